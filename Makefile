@@ -1,0 +1,35 @@
+# Two commands on a fresh machine: `make run` (the main job), `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: setup run test test-all lint bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+run: setup
+	$(BIN)/paceline
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow and not faults and not slurm and not browser and not gpu"
+
+test-all: setup
+	$(BIN)/python -m pytest -m "not gpu"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python benchmarks/loop_overhead.py
+	$(BIN)/python benchmarks/job_overhead.py
+
+clean:
+	rm -rf .venv

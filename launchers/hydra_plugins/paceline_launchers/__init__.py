@@ -1,0 +1,1 @@
+"""Hydra launchers of paceline; Hydra finds them by this package's place."""

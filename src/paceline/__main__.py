@@ -1,0 +1,194 @@
+"""The command: a sub-command, or Hydra. Imports no torch before a config is composed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SUBCOMMANDS = ("compare", "report", "status")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run what was typed; the exit code (docs/design.md, section 6)."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in SUBCOMMANDS:
+        from paceline.report import commands
+
+        return commands.run(argv[0], argv[1:])
+    from paceline.controller.adopt import adopted, follow, leave
+
+    if adopted() and os.environ["RANK"] != "0":
+        leave(2 if _is_multirun(argv) else follow())
+    code = _hydra(argv)
+    if adopted():
+        leave(code)
+    return code
+
+
+def config_dir() -> Path:
+    """The conf folder: packaged, or the checkout's."""
+    here = Path(__file__).resolve().parent
+    packaged = here / "conf"
+    return packaged if packaged.is_dir() else here.parents[1] / "conf"
+
+
+def _hydra(argv: list[str]) -> int:
+    from hydra._internal.utils import get_args_parser
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from paceline.controller.adopt import adopted
+    from paceline.controller.session import EXIT_CONFIG, SESSION, Interrupted
+    from paceline.types import ConfigError
+
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a console script doesn't: a user's own class must be found
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us, not to Hydra's printer
+    parser = get_args_parser()
+    args = parser.parse_intermixed_args(argv)
+    overrides = list(args.overrides)
+    # options first: Hydra's own parser takes no options after an override
+    sys.argv = [sys.argv[0], *_options(argv, overrides), *overrides]
+    SESSION.command = shlex.join(["paceline", *argv])
+    refused = _refuse(args, argv, adopted())
+    if refused:
+        return _refusal([refused])
+    OmegaConf.register_new_resolver("paceline.cell", _cell_directory, replace=True)
+    if adopted():
+        from paceline.controller.adopt import open_store
+
+        SESSION.store = open_store()
+    try:
+        _entry()()
+    except ConfigError as error:
+        return _refusal(error.problems)
+    except (HydraException, OmegaConfBaseException) as error:
+        from paceline.controller.refusal import all_problems
+
+        return _refusal(all_problems(error, overrides, config_dir(), args.config_dir))
+    except SystemExit as end:
+        if end.code:
+            _tell_others()
+            return int(end.code) if isinstance(end.code, int) else EXIT_CONFIG
+        return 0
+    except Interrupted:
+        pass
+    except KeyboardInterrupt:
+        SESSION.states.append("interrupted")
+    finally:
+        _close(args.multirun)
+    return SESSION.exit_code()
+
+
+def _entry() -> Callable[[], None]:
+    """The function that Hydra calls with a composed config: in a single run, and in every cell
+    of a sweep under a launcher that isn't ours."""
+    import hydra
+    from omegaconf import DictConfig
+
+    @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")
+    def entry(config: DictConfig) -> object:
+        from hydra.core.hydra_config import HydraConfig
+        from rich.console import Console
+
+        from paceline.controller.job import run_job
+        from paceline.controller.plan import make_job
+        from paceline.controller.session import SESSION
+
+        job = SESSION.job
+        if job is None:
+            hydra_config = HydraConfig.get()
+            root: Any = HydraConfig.instance().cfg
+            job = make_job(root, Path(hydra_config.runtime.output_dir), sweep="stock")
+        return run_job(job, Console())
+
+    called: Callable[[], None] = entry
+    return called
+
+
+def _close(multirun: bool) -> None:
+    """Whatever happened: the table of a sweep, and no process left behind."""
+    from paceline.controller.session import SESSION
+
+    try:
+        if multirun and SESSION.sweep_dir is not None and SESSION.sweep_dir.exists():
+            from rich.console import Console
+
+            from paceline.controller.sweep import make_table
+
+            table = make_table(SESSION.sweep_dir, Console())
+            if table is not None:
+                SESSION.states += [row["state"] for row in table["rows"]]
+            elif not SESSION.sweep_dir_was_there:
+                _remove_empty(SESSION.sweep_dir)
+    finally:
+        SESSION.held.close()
+        if "paceline.controller.launch" in sys.modules:
+            sys.modules["paceline.controller.launch"].stop_forkserver()
+
+
+def _remove_empty(sweep_dir: Path) -> None:
+    """Hydra makes a sweep's directory before the launcher can refuse: leave none behind."""
+    (sweep_dir / "multirun.yaml").unlink(missing_ok=True)
+    if not any(sweep_dir.iterdir()):
+        sweep_dir.rmdir()
+
+
+def _refuse(args: object, argv: list[str], adopted: bool) -> str | None:
+    multirun = getattr(args, "multirun", False)
+    if multirun and getattr(args, "cfg", None):
+        return "-m together with --cfg: a sweep has many configs; leave out one of the two"
+    if multirun and adopted:
+        size = os.environ["WORLD_SIZE"]
+        words = shlex.join(["paceline", *argv, f"launch.nproc={size}"])
+        return f"-m under a launcher: paceline starts the ranks of every cell itself; type {words}"
+    return None
+
+
+def _refusal(problems: list[str]) -> int:
+    from paceline.controller.refusal import print_problems
+    from paceline.controller.session import EXIT_CONFIG
+
+    print_problems(problems)
+    _tell_others()
+    return EXIT_CONFIG
+
+
+def _tell_others() -> None:
+    from paceline.controller.session import SESSION
+
+    if SESSION.store is not None:
+        from paceline.controller.adopt import refuse
+
+        refuse(SESSION.store)
+
+
+def _is_multirun(argv: list[str]) -> bool:
+    return "-m" in argv or "--multirun" in argv
+
+
+def _options(argv: list[str], overrides: list[str]) -> list[str]:
+    """What is no override, in order."""
+    left = list(overrides)
+    options = []
+    for word in argv:
+        if word in left:
+            left.remove(word)
+        else:
+            options.append(word)
+    return options
+
+
+def _cell_directory(*, _root_: object) -> str:
+    from paceline.controller.plan import cell_directory
+
+    return cell_directory(_root_=_root_)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

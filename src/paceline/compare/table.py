@@ -1,0 +1,276 @@
+"""The table of a comparison: one row a cell, its repeats pooled; as JSON, CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.compare import hygiene, pairs
+from paceline.compare.pairs import Cell, Record, rated
+from paceline.compare.verdict import Verdict, deviation, judge, why_unrated, worst
+from paceline.record.measure import t_interval
+from paceline.record.schema import RAN, write_json
+
+RANKED = ("faster", "slower", "same")
+
+SAID = {"cant_tell": "can't tell", "other_work": "other work", "pending": "not run"}
+"""Words of the files -> words for a reader."""
+
+
+def make(
+    records: list[Record],
+    baseline: str | None = None,
+    sweep: dict[str, Any] | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """The contents of table.json (docs/design.md, 7). `sweep`: sweep.json, for its baseline;
+    `force`: rank cells although they were measured on different machines or versions."""
+    cells = [Cell(c.name, c.overrides, _current(c.records)) for c in pairs.cells(records)]
+    if not cells:
+        return {"swept": [], "baseline": None, "unit": None, "notes": [], "rows": []}
+    base = pairs.baseline(cells, baseline, sweep)
+    swept = pairs.swept_keys(cells)
+    rows = [_row(cell, base, swept, force) for cell in cells]
+    compared = [record for cell in cells for record in cell.records if rated(record)]
+    notes = hygiene.differences(compared)
+    if any(row["withheld"] for row in rows):
+        notes.append("verdicts are withheld where machines or versions differ; --force ranks them")
+    for row in rows:
+        del row["withheld"]
+    units = {row["unit"] for row in rows if row["unit"]}
+    return {
+        "swept": swept,
+        "baseline": base.name,
+        "unit": units.pop() if len(units) == 1 else None,
+        "notes": notes,
+        "rows": rows,
+    }
+
+
+def write(table: dict[str, Any], directory: Path) -> None:
+    """Write table.json, table.csv and table.md, each in one step."""
+    write_json(directory / "table.json", table)
+    _write_text(directory / "table.csv", _csv(table))
+    _write_text(directory / "table.md", _markdown(table))
+
+
+def columns(table: dict[str, Any], full: bool = True) -> dict[str, list[str]]:
+    """Header -> texts for a reader, a text a row. `full`: keys and names in full length."""
+    rows = table["rows"]
+    found: dict[str, list[str]] = {}
+    for key in table["swept"]:
+        found[key if full else _short(key, table["swept"])] = [r["overrides"][key] for r in rows]
+    named = {tuple(row["overrides"].values()) for row in rows}
+    if full or len(named) < len(rows) or not table["swept"]:
+        found["cell"] = [row["name"] for row in rows]
+    unit = table["unit"]
+    rate = f"{unit}/s" if unit else "rate"
+    found[rate] = [_rate(row, show_unit=not unit) for row in rows]
+    found["steady"] = [figure(row["steady_units_per_s"]) for row in rows]
+    found["ratio"] = [_ratio(row) for row in rows]
+    found["verdict"] = [verdict(row) for row in rows]
+    found["compile s"] = [figure(row["compile_s"], ".1f") for row in rows]
+    found["peak GiB"] = [figure(row["peak_memory_gib"], ".2f") for row in rows]
+    found["final loss"] = [figure(row["final_loss"], ".4f") for row in rows]
+    found["note"] = [row["note"] or "" for row in rows]
+    return found
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """The verdict in a reader's words; how it ended where it gave no rate."""
+    ended = row["state"] not in RAN and not row["repeats"]
+    word = str(row["state"] if ended else row["verdict"])
+    return SAID.get(word, word)
+
+
+def figure(value: float | None, form: str = ".4g") -> str:
+    """A number for a reader: `-` if unknown, thousands with commas."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if form == ".4g" and abs(value) >= 1000 else f"{value:{form}}"
+
+
+def half_width(interval: list[Any] | None) -> str:
+    """` ± 1.2 %` of the interval's middle; nothing without a finite interval."""
+    if not interval or not all(isinstance(end, int | float) for end in interval):
+        return ""
+    low, high = interval
+    return f" ± {100 * (high - low) / (high + low):.1f} %" if high + low else ""
+
+
+def _current(records: list[Record]) -> list[Record]:
+    """Without the unfinished attempts at a repeat that a later start of the sweep completed."""
+    done: dict[int, int] = {}
+    for record in records:
+        if record["status"]["state"] in RAN:
+            repeat, rerun = record["job"]["repeat"] or 0, record["job"]["rerun"] or 0
+            done[repeat] = max(done.get(repeat, 0), rerun)
+    return [
+        r
+        for r in records
+        if r["status"]["state"] in RAN
+        or (r["job"]["rerun"] or 0) >= done.get(r["job"]["repeat"] or 0, -1)
+    ]
+
+
+def _row(cell: Cell, base: Cell, swept: list[str], force: bool) -> dict[str, Any]:
+    valid = [r for r in cell.records if rated(r)]
+    judged, withheld = _judged(cell, base, force)
+    off, diverged = deviation(cell, base)
+    shown, bad = (valid or cell.records)[0], worst(cell.records)
+    chosen = pairs.settings(cell.overrides)
+    throughput, effective = shown["throughput"], shown["requested"] | shown["effective"]
+    rate = pooled_rate(valid)
+    verdicts = [r["validity"]["verdict"] for r in cell.records if not rated(r)]
+    invalid = next((v for v in verdicts if v not in (None, "valid")), None)
+    return {
+        "name": cell.name,
+        "dir": shown["job"]["dir"],
+        "overrides": {key: chosen.get(key, "default") for key in swept},
+        "state": bad["status"]["state"],
+        "kind": bad["status"]["kind"],
+        "validity": "diverged" if diverged else invalid or ("valid" if valid else None),
+        "steady_units_per_s": _mean(valid, lambda r: r["throughput"]["steady_units_per_s"]),
+        "sustained_units_per_s": rate["sustained_units_per_s"],
+        "ci95": rate["ci95"],
+        "ratio_to_baseline": judged.ratio,
+        "ratio_ci95": list(judged.ratio_ci95) if judged.ratio_ci95 else None,
+        "verdict": judged.verdict,
+        "compile_s": _mean(valid, lambda r: r["compile"]["compile_s"]),
+        "peak_memory_gib": max(filter(None, map(_peak_gib, valid)), default=None),
+        "final_loss": _mean(valid, lambda r: r["numerics"]["final_loss"]),
+        "eval_loss": _mean(valid, lambda r: r["numerics"]["eval_loss"]),
+        "loss_deviation": off if off is None or math.isfinite(off) else repr(off),
+        "data_wait_share": _mean(valid, _data_wait_share),
+        "unit": throughput["unit"],
+        "repeats": len(valid),
+        "ci_scope": rate["ci_scope"],
+        "world_size": effective.get("world_size"),
+        "threads_per_rank": effective.get("threads_per_rank"),
+        "global_batch_size": throughput["global_batch_size"],
+        "micro_batch_size": throughput["micro_batch_size"],
+        "note": _note(cell, valid, judged),
+        "withheld": withheld,
+    }
+
+
+def _judged(cell: Cell, base: Cell, force: bool) -> tuple[Verdict, bool]:
+    """The verdict; can't tell, and True, when this cell and the baseline met other machines."""
+    judged = judge(cell, base)
+    if force or judged.verdict not in RANKED:
+        return judged, False
+    unsafe = hygiene.blocking([r for r in cell.records + base.records if rated(r)])
+    if not unsafe:
+        return judged, False
+    return Verdict(judged.ratio, judged.ratio_ci95, "cant_tell", unsafe[0]), True
+
+
+def pooled_rate(valid: list[Record]) -> dict[str, Any]:
+    """Sustained rate and its interval: over restarts with two records or more, else its own."""
+    if not valid:
+        return {"sustained_units_per_s": None, "ci95": None, "ci_scope": None}
+    if len(valid) == 1:
+        return {k: valid[0]["throughput"][k] for k in ("sustained_units_per_s", "ci95", "ci_scope")}
+    mean = t_interval(np.array([r["throughput"]["sustained_units_per_s"] for r in valid]))
+    return {
+        "sustained_units_per_s": mean.value,
+        "ci95": [mean.low, mean.high],
+        "ci_scope": "restarts",
+    }
+
+
+def _note(cell: Cell, valid: list[Record], judged: Verdict) -> str | None:
+    notes = [judged.note] if judged.note else []
+    if 0 < len(valid) < len(cell.records):
+        why = why_unrated(worst([r for r in cell.records if not rated(r)]))
+        notes.append(f"{len(valid)} of {len(cell.records)} repeats count; {why}")
+    elif not valid and len(cell.records) > 1:
+        notes.append(f"0 of {len(cell.records)} repeats count")
+    return "; ".join(notes) or None
+
+
+def _mean(records: list[Record], of: Callable[[Record], Any]) -> float | None:
+    known = [v for v in map(of, records) if isinstance(v, int | float)]
+    return float(np.mean(known)) if known else None
+
+
+def _peak_gib(record: Record) -> float | None:
+    memory = record["memory"]
+    on_device: float | None = memory["peak_device_gib"]
+    return memory["peak_host_gib"] if on_device is None else on_device
+
+
+def _data_wait_share(record: Record) -> float | None:
+    phases, wall_s = record["ledger"]["steady_phases_s"], record["ledger"]["steady_wall_s"]
+    if not phases or not wall_s or phases.get("data_wait") is None:
+        return None
+    return float(phases["data_wait"] / wall_s)
+
+
+# ---------------------------------------------------------------- texts
+
+
+def _short(key: str, keys: list[str]) -> str:
+    last = key.rpartition(".")[2]
+    return last if [k.rpartition(".")[2] for k in keys].count(last) == 1 else key
+
+
+def _rate(row: dict[str, Any], show_unit: bool) -> str:
+    value, interval = row["sustained_units_per_s"], row["ci95"]
+    if value is None:
+        return "-"
+    unit = f" {row['unit']}/s" if show_unit and row["unit"] else ""
+    return f"{figure(value)}{unit}{half_width(interval)}"
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    value, interval = row["ratio_to_baseline"], row["ratio_ci95"]
+    if value is None:
+        return "-"
+    return f"{value:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
+
+
+def _csv(table: dict[str, Any]) -> str:
+    """A column for each swept key, then the fields; an interval is two columns."""
+    lines = []
+    for row in table["rows"]:
+        line = dict(row["overrides"])
+        for key, value in row.items():
+            if key in ("ci95", "ratio_ci95"):
+                low, high = value or (None, None)
+                line |= {f"{key}_low": low, f"{key}_high": high}
+            elif key != "overrides":
+                line[key] = value
+        lines.append(line)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, lines[0].keys() if lines else table["swept"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def _markdown(table: dict[str, Any]) -> str:
+    shown = columns(table)
+    lines = ["| " + " | ".join(map(_md, shown)) + " |", "|" + " --- |" * len(shown)]
+    for texts in zip(*shown.values(), strict=True):
+        lines.append("| " + " | ".join(map(_md, texts)) + " |")
+    lines += ["", f"Baseline: {_md(str(table['baseline']))}. Ratios are of sustained rates."]
+    lines += [f"- {_md(note)}" for note in table["notes"]]
+    return "\n".join(lines) + "\n"
+
+
+def _md(text: str) -> str:
+    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").split())
+
+
+def _write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, newline="")
+    os.replace(temporary, path)

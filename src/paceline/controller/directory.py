@@ -1,0 +1,68 @@
+"""A job's directory: exclusive, stable over restarts, and nothing in it is ever overwritten."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from paceline.record.schema import RAN, read_json
+from paceline.types import ConfigError
+
+KEPT = ("checkpoint", ".hydra", "job.yaml", ".lock", "attempts")
+"""What a second attempt goes on with; all else belongs to the attempt that wrote it."""
+
+
+@contextmanager
+def claim(directory: Path) -> Iterator[None]:
+    """Hold the directory (made if missing) for as long as this process lives or the block runs.
+
+    Raises ConfigError when another process holds it, or when it can't be written.
+    """
+    path = directory / ".lock"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise ConfigError(
+            [f"{directory} can't be written ({error.strerror}); choose another hydra.run.dir"]
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(descriptor, 100).decode() or "unknown"
+        os.close(descriptor)
+        raise ConfigError(
+            [
+                f"{directory} is in use by a running paceline (process {holder.strip()}); wait "
+                "for it, or measure the same again with repeat=1 or another tag=..."
+            ]
+        ) from error
+    try:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def finished(directory: Path) -> dict[str, Any] | None:
+    """The record of a job that ran to its end here, if there is one."""
+    record = read_json(directory / "result.json")
+    return record if record and record["status"]["state"] in RAN else None
+
+
+def set_aside(directory: Path) -> None:
+    """Move what an earlier, unfinished attempt left to attempts/{n}."""
+    left = [p for p in directory.iterdir() if p.name not in KEPT]
+    if not (directory / "status.json").exists():
+        return
+    number = len(list((directory / "attempts").glob("*"))) + 1
+    attempt = directory / "attempts" / f"{number:03d}"
+    attempt.mkdir(parents=True)
+    for path in left:
+        shutil.move(path, attempt / path.name)

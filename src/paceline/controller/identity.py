@@ -1,0 +1,70 @@
+"""Two identities of a job, and its name: which cell it is, and which training it does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+NOT_THE_JOB = ("hydra", "repeat", "plan", "strict", "sweep")
+"""Top-level nodes outside config_hash: they change neither what runs nor how it is measured."""
+
+NOT_THE_CELL = {
+    "checkpoint": ("resume",),
+    "launch": ("node_rank", "rdzv_endpoint", "stop_grace_s"),
+}
+"""Keys inside groups that are outside config_hash."""
+
+WORK = ("model", "data", "loss", "optimizer", "scheduler")
+LEVERS = {"data": ("loader",), "optimizer": ("foreach", "fused", "capturable")}
+"""Keys of those groups that change how fast the work is done, not which work it is."""
+
+WORK_OF_RUN = ("seed", "clip_grad_norm")
+
+NAMED = ("model", "strategy", "precision", "compile")
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Names a cell: everything but repeat, resume, node rank and output paths."""
+    return _digest(
+        {
+            key: _without(node, NOT_THE_CELL.get(key, ()))
+            for key, node in config.items()
+            if key not in NOT_THE_JOB
+        }
+    )
+
+
+def work_hash(config: Mapping[str, Any]) -> str:
+    """Names a training: jobs with the same one must have the same losses."""
+    work = {key: _without(config.get(key), LEVERS.get(key, ())) for key in WORK}
+    run = config.get("run") or {}
+    return _digest(work | {"run": {key: run.get(key) for key in WORK_OF_RUN}})
+
+
+def cell_name(choices: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Short, safe and readable, unique by its hash: gpt-ddp-bf16-inductor-1a2b3c4d."""
+    words = [str(choices.get(group, "own")) for group in NAMED]
+    slug = "-".join(re.sub(r"[^A-Za-z0-9_]+", "_", word) for word in words)
+    return f"{slug[:60]}-{config_hash(config)[:8]}"
+
+
+def unhashed(key: str) -> bool:
+    """Is this override key outside the identity, so that two cells would share a directory?"""
+    head, _, rest = key.partition(".")
+    if head == "repeat":
+        return False
+    return head in NOT_THE_JOB or rest in NOT_THE_CELL.get(head, ())
+
+
+def _without(node: Any, keys: tuple[str, ...]) -> Any:
+    if not isinstance(node, Mapping):
+        return node
+    return {k: v for k, v in node.items() if k not in keys}
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,50 @@
+"""What this controller process did: the one place that knows how it must exit."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.controller.plan import Job
+
+EXIT_OK, EXIT_FAILED, EXIT_CONFIG, EXIT_GATE = 0, 1, 2, 3
+EXIT_PREEMPTED, EXIT_INTERRUPTED = 75, 130
+
+
+class Interrupted(KeyboardInterrupt):
+    """The running job was told to stop. Not an Exception: it ends a sweep too."""
+
+
+@dataclass
+class Session:
+    """`sweep_dir`: set when a multirun starts. `command`: what was typed. `store`: the outer
+    launcher's, when this process is one of its ranks. `held`: locks kept until the end. `token`:
+    names this start of paceline."""
+
+    command: str = ""
+    sweep_dir: Path | None = None
+    sweep_dir_was_there: bool = False
+    job: Job | None = None
+    states: list[str] = field(default_factory=list)
+    gate_failed: bool = False
+    store: Any = None
+    held: ExitStack = field(default_factory=ExitStack)
+    held_sweep: Path | None = None
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def exit_code(self) -> int:
+        """By the worst that happened."""
+        if "interrupted" in self.states:
+            return EXIT_INTERRUPTED
+        if "preempted" in self.states:
+            return EXIT_PREEMPTED
+        if "failed" in self.states:
+            return EXIT_FAILED
+        return EXIT_GATE if self.gate_failed else EXIT_OK
+
+
+SESSION = Session()

@@ -1,0 +1,223 @@
+"""A sweep: check all cells, run the missing ones in fresh processes, leave one table."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from paceline.compare import pairs
+from paceline.compare import table as tables
+from paceline.controller.directory import claim, finished
+from paceline.controller.identity import unhashed
+from paceline.controller.job import now, run_job
+from paceline.controller.plan import CannotRun, Job, make_job
+from paceline.controller.session import SESSION
+from paceline.controller.show import print_plan, print_start
+from paceline.record.schema import empty_record, read_json, write_json
+from paceline.report import terminal
+from paceline.types import ConfigError, Failed
+
+
+@dataclass
+class Cells:
+    """The planned cells of a sweep, in order. `skipped`: with the reason."""
+
+    jobs: list[Job] = field(default_factory=list)
+    skipped: list[tuple[Job, str]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, root: DictConfig, directory: Path, sweep: str) -> Job | Failed:
+        """Plan one composed cell; what is wrong with it is kept, not raised."""
+        try:
+            job = make_job(root, directory, sweep)
+        except CannotRun as error:
+            reason = "; ".join(error.problems)
+            self.skipped.append((error.job, reason))
+            return Failed("skipped", None, reason)
+        except ConfigError as error:
+            self.problems += error.problems
+            return Failed("invalid", None, "; ".join(error.problems))
+        self.jobs.append(job)
+        return job
+
+
+def check_swept(overrides: Sequence[Sequence[str]]) -> list[str]:
+    """A key outside the identity can't be swept: its cells would share one directory."""
+    values: dict[str, set[str]] = {}
+    for cell in overrides:
+        for override in cell:
+            key, _, value = override.lstrip("+~").partition("=")
+            values.setdefault(key, set()).add(value)
+    return [
+        f"{key}: can't be swept, it is no part of a cell's identity; set it once"
+        for key, seen in values.items()
+        if len(seen) > 1 and unhashed(key)
+    ]
+
+
+def run_cells(
+    cells: Cells,
+    sweep_dir: Path,
+    on_failure: str,
+    plan_only: bool,
+    before: Callable[[Job], None],
+) -> dict[str, Any]:
+    """Run what is missing, `before` each; job directory's name -> sustained rate or Failed.
+
+    Raises ConfigError before anything starts if any cell is wrong, Interrupted on a signal.
+    """
+    console = Console()
+    if cells.problems:
+        raise ConfigError(cells.problems)
+    if plan_only:
+        print_plan(cells.jobs, cells.skipped, console)
+        raise SystemExit(0)
+    if SESSION.held_sweep != sweep_dir:  # a sweeper may come back with more cells
+        SESSION.held.enter_context(claim(sweep_dir))
+        SESSION.held_sweep = sweep_dir
+    jobs = list({job.directory: job for job in cells.jobs}.values())
+    missing = [job for job in jobs if finished(job.directory) is None]
+    rerun = _note(cells, sweep_dir, bool(missing))
+    print_start(jobs, missing, len(cells.skipped), sweep_dir, console)
+    for job, reason in cells.skipped:
+        _record_skipped(job, reason)
+    done: dict[str, Any] = {}
+    todo = _with_baselines(jobs, missing, sweep_dir, rerun)
+    for number, job in enumerate(todo, 1):
+        line = f"[{number}/{len(todo)}] {_what_differs(job, jobs)}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        before(job)
+        start = time.monotonic()
+        done[job.name] = run_job(job, console)
+        _print_cell(done[job.name], time.monotonic() - start, console)
+        if isinstance(done[job.name], Failed) and on_failure == "stop":
+            console.print("stopped: sweep.on_failure=stop", highlight=False)
+            break
+    for job in jobs:
+        if job.name not in done:
+            done[job.name] = _finished_rate(job)
+    return done
+
+
+def make_table(sweep_dir: Path, console: Console) -> dict[str, Any] | None:
+    """The table of a sweep's directory, from its files alone; written and shown."""
+    sweep = read_json(sweep_dir / "sweep.json")
+    order = {cell["name"]: i for i, cell in enumerate((sweep or {}).get("cells", []))}
+    directories = [p for p in sorted(sweep_dir.iterdir()) if (p / "status.json").exists()]
+    directories.sort(key=lambda p: order.get(p.name.partition(".")[0], len(order)))
+    records = pairs.load(directories) if directories else []
+    records += pairs.not_run(sweep, records) if sweep else []
+    if not records:
+        return None
+    made = tables.make(records, sweep=sweep)
+    tables.write(made, sweep_dir)
+    terminal.table(made, console)
+    if sweep is not None and any(r["status"]["state"] == "pending" for r in records):
+        console.print(
+            f"to go on: {sweep['continue']}", markup=False, highlight=False, soft_wrap=True
+        )
+    return made
+
+
+def _note(cells: Cells, sweep_dir: Path, any_missing: bool) -> int:
+    """Write sweep.json; returns which start of this directory this is (0 the first)."""
+    path = sweep_dir / "sweep.json"
+    known = read_json(path)
+    everything = [*cells.jobs, *(job for job, _ in cells.skipped)]
+    listed = [
+        {
+            "name": job.name,
+            "cell": job.cell,
+            "config_hash": job.config_hash,
+            "work_hash": job.work_hash,
+            "repeat": job.repeat,
+            "overrides": job.overrides,
+        }
+        for job in sorted(everything, key=lambda j: j.repeat)
+    ]
+    rerun = 0
+    if known is not None:
+        names = {c["name"] for c in listed}
+        listed = [c for c in known["cells"] if c["name"] not in names] + listed
+        same_process = known["started_by"] == SESSION.token
+        rerun = known["rerun"] + (1 if any_missing and not same_process else 0)
+    write_json(
+        path,
+        {
+            "started_at": known["started_at"] if known else now(),
+            "started_by": SESSION.token,
+            "rerun": rerun,
+            "command": SESSION.command,
+            "continue": _continue_command(sweep_dir),
+            "baseline": known["baseline"]
+            if known
+            else cells.jobs[0].config_hash
+            if cells.jobs
+            else None,
+            "cells": listed,
+        },
+    )
+    return rerun
+
+
+def _continue_command(sweep_dir: Path) -> str:
+    words = [w for w in sys.argv[1:] if not w.startswith("hydra.sweep.dir=")]
+    return shlex.join(["paceline", *words, f"hydra.sweep.dir={sweep_dir}"])
+
+
+def _with_baselines(jobs: list[Job], missing: list[Job], sweep_dir: Path, rerun: int) -> list[Job]:
+    """The missing cells of a later start, with the baseline measured again beside them: what the
+    machine gave then can't be compared with what it gives now."""
+    if rerun == 0:
+        return missing
+    sweep = read_json(sweep_dir / "sweep.json") or {}
+    todo, beside = [], set()
+    for job in missing:
+        base = next(
+            (j for j in jobs if j.repeat == job.repeat and j.config_hash == sweep["baseline"]), None
+        )
+        if base is not None and base not in missing and job.repeat not in beside:
+            beside.add(job.repeat)
+            again = sweep_dir / f"{base.name}.{rerun}"
+            todo.append(replace(base, directory=again, rerun=rerun))
+        todo.append(replace(job, rerun=rerun))
+    return todo
+
+
+def _what_differs(job: Job, jobs: list[Job]) -> str:
+    """The overrides that not all cells share."""
+    shared = set.intersection(*(set(j.overrides) for j in jobs))
+    return " ".join(o for o in job.overrides if o not in shared) or job.name
+
+
+def _record_skipped(job: Job, reason: str) -> None:
+    record = empty_record()
+    record["job"] |= job.section(SESSION.command)
+    record["status"] |= {"state": "skipped", "message": reason}
+    record["requested"] = job.requested
+    job.directory.mkdir(parents=True, exist_ok=True)
+    write_json(job.directory / "result.json", record)
+    write_json(job.directory / "status.json", {"job": record["job"], "status": record["status"]})
+
+
+def _finished_rate(job: Job) -> float | Failed:
+    record = finished(job.directory)
+    if record is None:
+        return Failed("pending", None, "not run")
+    rate = record["throughput"]["sustained_units_per_s"]
+    if record["status"]["state"] != "completed" or rate is None:
+        return Failed(record["status"]["state"], None, "; ".join(record["validity"]["reasons"]))
+    return float(rate)
+
+
+def _print_cell(rate: Any, seconds: float, console: Console) -> None:
+    shown = str(rate) if isinstance(rate, Failed) else f"{rate:,.0f}/s"
+    console.print(f"      {shown}  ({seconds:.1f} s)", markup=False, highlight=False)

@@ -1,0 +1,41 @@
+"""diagnose=ledger: what bounds a job, from the shares of its steady step. No profiler needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+CLASSES = {
+    "input": ("data_wait", "to_device"),
+    "compute": ("forward", "backward"),
+    "host": ("optimizer", "other"),
+    "checkpoint": ("checkpoint",),
+}
+"""Which phases speak for which bound."""
+
+BOUND_AT = 0.5
+"""A class bounds the job when it takes at least this share of a steady step; else undetermined."""
+
+
+@dataclass(frozen=True)
+class FromLedger:
+    def open(self, context: Any) -> FromLedger:
+        return self
+
+    def explain(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The bound, its share and the slowest rank; `undetermined` when nothing takes half."""
+        phases, wall_s = record["ledger"]["steady_phases_s"], record["ledger"]["steady_wall_s"]
+        if not wall_s:
+            return {"bound": "undetermined", "evidence": ["no steady step was measured"]}
+        shares = {
+            name: sum(phases[p] for p in members) / wall_s for name, members in CLASSES.items()
+        }
+        name, share = max(shares.items(), key=lambda item: item[1])
+        found = name if share >= BOUND_AT else "undetermined"
+        evidence = [f"{phase} {phases[phase] / wall_s:.1%}" for phase in phases if phases[phase]]
+        return {
+            "bound": found,
+            "rank": record["ledger"]["slowest_rank"],
+            "share": share if found == name else None,
+            "evidence": evidence,
+        }

@@ -1,0 +1,218 @@
+"""What rank 0 writes down when all steps are done: the ranks' part of the record."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.rank import effective, gates
+from paceline.rank.ledger import (
+    COMPILED,
+    PHASES,
+    PROFILED,
+    SAVED,
+    STEADY,
+    TAGS,
+    WARMUP,
+    Steps,
+)
+from paceline.rank.train import Parts
+from paceline.rank.world import gather, max_over_ranks
+from paceline.record import measure
+from paceline.record.environment import environment
+from paceline.record.schema import empty_record, write_json
+
+WORK = [i for i, p in enumerate(PHASES) if p in ("data_wait", "to_device", "forward", "optimizer")]
+"""Phases in which a rank doesn't wait for others: the slowest rank is found by them."""
+
+
+def write_account(
+    parts: Parts,
+    directory: Path,
+    requested: dict[str, Any],
+    host_memory: str,
+    before: dict[str, int],
+    first_step: int,
+    spans: dict[str, float],
+    eval_loss: float | None,
+    steps_done: int,
+) -> None:
+    """Gather from all ranks; rank 0 writes `steps.npz` and its part of `result.json`.
+
+    `spans`: seconds of build and evaluation on this rank, `ended` on the host's monotonic clock.
+    """
+    world, data = parts.world, parts.state.data
+    steps = parts.ledger.steps()
+    tags = max_over_ranks(torch.from_numpy(steps.tag), world).numpy()
+    parts.curves.fold(world)
+    history = parts.state.history
+    findings = gates.run_gates(parts, before, steps_done)
+    facts = effective.look(parts)
+    everyone = gather(
+        {"phases": _phases(steps, tags), "spans": spans, **_steady(steps, tags)}, world
+    )
+    peaks = max_over_ranks(torch.tensor([_host_gib(), _device_gib(parts)]).double(), world)
+    if world.rank:
+        return
+
+    slowest = int(np.argmax([sum(r["steady"][i] for i in WORK) for r in everyone]))
+    units_per_step = parts.units_used * world.world_size / max(len(steps.step), 1)
+    record = empty_record()
+    throughput, reasons = measure.steady_section(
+        steps.step,
+        np.array(everyone[slowest]["step_s"]),
+        tags,
+        TAGS,
+        units_per_step,
+        _recurring(parts, requested, steps, tags),
+    )
+    record["throughput"] |= {"unit": data.unit} | throughput
+    record["throughput"] |= {
+        "samples_used": findings.samples_used,
+        "units_per_step": units_per_step,
+        "global_batch_size": getattr(data, "global_batch_size", None),
+        "micro_batch_size": getattr(data, "micro_batch_size", None),
+    }
+    steady_rate = throughput["steady_units_per_s"]
+    if steady_rate is not None:
+        record["throughput"]["per_device_units_per_s"] = steady_rate / world.world_size
+        _add_mfu(record, parts, facts, steady_rate, reasons)
+    phases = dict(everyone[slowest]["phases"])
+    record["ledger"] |= {
+        "steady_wall_s": everyone[slowest]["steady_wall_s"],
+        "steady_phases_s": dict(zip(PHASES, everyone[slowest]["steady"], strict=True)),
+        "phases_s": record["ledger"]["phases_s"] | phases | everyone[slowest]["spans"],
+        "per_rank": [dict(zip(PHASES, r["steady"], strict=True)) for r in everyone],
+        "slowest_rank": slowest,
+    }
+    record["memory"] = {
+        "peak_host_gib": float(peaks[0]),
+        "peak_device_gib": float(peaks[1]) if world.device.type == "cuda" else None,
+    }
+    record["numerics"] |= {
+        "loss": history["loss"],
+        "grad_norm": history["grad_norm"],
+        "first_step": first_step,
+        "final_loss": _tail_mean(history["loss"]),
+        "eval_loss": eval_loss,
+        "init_digest": gates.init_digest(before),
+        "samples_digest": findings.samples_digest,
+        "params_changed": findings.params_changed,
+        "grads_equal": findings.grads_equal,
+    }
+    record["compile"] |= _compile(parts, steps)
+    record["checkpoint"] |= parts.checkpoint.report()
+    record["profiler"] |= parts.profiler.report() | {"overhead_ratio": _overhead(steps, tags)}
+    record["effective"] = facts | {"host_memory": host_memory}
+    nothing_done = effective.ineffective(requested, facts)
+    verdict = "not_training" if findings.reasons else "ineffective" if nothing_done else "valid"
+    if data.sampling == "own":
+        reasons.append("samples_digest: the data source does its own sampling")
+    record["validity"] = {
+        "verdict": verdict,
+        "reasons": findings.reasons + nothing_done + reasons,
+    }
+    record["environment"] = environment()
+    losses = np.array(history["loss"] + [np.nan] * len(steps.step))
+    np.savez(
+        directory / "steps.npz",
+        step=steps.step,
+        tag=tags,
+        start_s=steps.start_s,
+        step_s=steps.step_s,
+        phase_s=steps.phase_s,
+        loss=losses[steps.step],
+        phases=np.array(PHASES),
+        tags=np.array(TAGS),
+    )
+    write_json(directory / "result.json", record)
+
+
+def _phases(steps: Steps, tags: Any) -> dict[str, float | None]:
+    """Seconds of the whole job's steps by phase: a step that compiles, warms up or is profiled
+    counts whole under that name, all others phase by phase."""
+    whole = {
+        "compile": steps.step_s[tags == COMPILED].sum(),
+        "warmup": steps.step_s[tags == WARMUP].sum(),
+        "profiler": steps.step_s[tags == PROFILED].sum(),
+    }
+    by_phase = steps.phase_s[(tags == STEADY) | (tags == SAVED)].sum(axis=0)
+    split = dict(zip(PHASES, by_phase.tolist(), strict=True))
+    split.pop("other")  # the controller's residual: what no phase accounts for
+    split["profiler"] += whole.pop("profiler")
+    return {name: float(value) for name, value in (split | whole).items()}
+
+
+def _steady(steps: Steps, tags: Any) -> dict[str, Any]:
+    steady = tags == STEADY
+    return {
+        "step_s": steps.step_s.tolist(),
+        "steady_wall_s": float(steps.step_s[steady].sum()),
+        "steady": steps.phase_s[steady].sum(axis=0).tolist(),
+    }
+
+
+def _recurring(parts: Parts, requested: dict[str, Any], steps: Steps, tags: Any) -> float:
+    """Seconds a step that come back at their configured cadence: blocking saves, and
+    recompilations after the first steady step."""
+    every = requested["checkpoint"].get("every_steps")
+    saves = parts.checkpoint.report()["saves"]
+    saving = float(np.mean([s["blocked_s"] for s in saves])) / every if saves and every else 0.0
+    steady = np.flatnonzero(tags == STEADY)
+    if not len(steady):
+        return saving
+    late = np.flatnonzero(tags == COMPILED)
+    late = late[late > steady[0]]
+    lost = (steps.step_s[late] - np.median(steps.step_s[steady])).clip(0).sum()
+    return saving + float(lost) / max(len(steps.step) - int(steady[0]), 1)
+
+
+def _compile(parts: Parts, steps: Steps) -> dict[str, Any]:
+    report = parts.compile.report()
+    compiling = np.flatnonzero(steps.tag == COMPILED)
+    return {
+        "first_step_s": float(steps.step_s[0]) if len(steps.step_s) else None,
+        "compile_s": report.compile_s,
+        "cache": report.cache,
+        "frames_compiled": report.frames_compiled,
+        "graph_breaks": report.graph_breaks,
+        "recompiles": [{"step": int(steps.step[i]), "reason": None} for i in compiling[1:]],
+    }
+
+
+def _add_mfu(
+    record: dict[str, Any], parts: Parts, facts: dict[str, Any], rate: float, reasons: list[str]
+) -> None:
+    flops = getattr(parts.state.model, "flops_per_unit", None)
+    name = torch.cuda.get_device_name() if parts.world.device.type == "cuda" else "cpu"
+    peak = measure.peak_flops(name, facts["precision"]["compute"] or "float32")
+    value, why_not = measure.mfu(rate, flops() if flops else None, peak, parts.world.world_size)
+    record["throughput"] |= {"mfu": value, "peak_flops": peak}
+    if why_not:
+        reasons.append(why_not)
+
+
+def _overhead(steps: Steps, tags: Any) -> float | None:
+    """Median profiled step over median steady step of the same run."""
+    profiled, steady = steps.step_s[tags == PROFILED], steps.step_s[tags == STEADY]
+    if not len(profiled) or not len(steady):
+        return None
+    return float(np.median(profiled) / np.median(steady))
+
+
+def _tail_mean(losses: list[float]) -> float | None:
+    """Mean of the last tenth of the steps: a single step's loss is mostly noise."""
+    return float(np.mean(losses[-max(1, len(losses) // 10) :])) if losses else None
+
+
+def _host_gib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def _device_gib(parts: Parts) -> float:
+    on_gpu = parts.world.device.type == "cuda"
+    return torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0

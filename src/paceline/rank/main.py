@@ -1,0 +1,149 @@
+"""A rank, from its first line to its last: world, build, train, gates, account."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch.optim.lr_scheduler import ConstantLR
+
+from paceline import config
+from paceline.rank import process
+from paceline.rank.account import write_account
+from paceline.rank.build import build
+from paceline.rank.failure import write_failure
+from paceline.rank.ledger import STEADY
+from paceline.rank.train import Parts, evaluate, train
+from paceline.rank.world import StopFlag, gather, max_over_ranks, open_world
+from paceline.types import Measure, World
+
+COMPLETED, PREEMPTED, INTERRUPTED = "completed", "preempted", "interrupted"
+
+
+def run(job_path: str, launched_at: float, store: Any = None) -> str:
+    """Train the job of a frozen job.yaml as the rank that the environment says.
+
+    `launched_at`: when the controller started the ranks, on the host's monotonic clock. Returns
+    how it ended, the same on all ranks. Any exception leaves this rank's account in `log/`.
+    """
+    path = Path(job_path)
+    job = yaml.safe_load(path.read_text())
+    rank = int(os.environ.get("RANK", "0"))
+    if multiprocessing.parent_process() is not None:  # not under an outer launcher
+        process.die_with_parent()
+    process.log_to_stdout()
+    at: dict[str, Any] = {"phase": "startup", "parts": None}
+    try:
+        return _run(job, path.parent, launched_at, store, at)
+    except BaseException as error:
+        parts: Parts | None = at["parts"]
+        training = parts is not None and at["phase"] == "train"
+        write_failure(
+            path.parent,
+            rank,
+            parts.ledger.phase() if parts is not None and training else at["phase"],
+            parts.state.step if parts is not None and training else None,
+            error,
+        )
+        raise
+
+
+def _run(
+    job: dict[str, Any], directory: Path, launched_at: float, store: Any, at: dict[str, Any]
+) -> str:
+    cfg, requested = job["config"], job["requested"]
+    torch.set_num_threads(requested["threads_per_rank"])
+    launch = cfg["launch"]
+    keeps = launch["host_memory"] == "steady" and process.keep_freed_memory()
+    with open_world(cfg["run"]["device"], launch["timeout_s"], store) as world:
+        stop = StopFlag(world)
+        stop.install()
+        _same_job_everywhere(job, world)
+        spans = {"startup": time.perf_counter() - launched_at}
+
+        at["phase"], start = "build", time.perf_counter()
+        parts, before = build(cfg, directory, world, stop)
+        at["parts"] = parts
+        spans["build"] = time.perf_counter() - start
+
+        at["phase"], start = "load", time.perf_counter()
+        first = parts.checkpoint.load(parts.state)
+        if first:
+            spans["load"] = time.perf_counter() - start
+        start = time.perf_counter()
+        parts.batches = iter(parts.state.data.batches(first))
+        spans["build"] += time.perf_counter() - start
+
+        at["phase"] = "train"
+        with parts.profiler:
+            done = train(parts, first, parts.run.steps)
+        parts.checkpoint.finish()
+        if done < parts.run.steps or stop.signal:
+            return _stopped(parts, stop)
+
+        at["phase"], start = "evaluate", time.perf_counter()
+        eval_loss = evaluate(parts, parts.run.eval_batches)
+        spans["evaluate"] = time.perf_counter() - start
+
+        at["phase"] = "train"
+        done += _extra_windows(parts, config.settings(cfg["measure"]), done)
+
+        at["phase"] = "account"
+        spans["ended"] = time.perf_counter()
+        host_memory = "steady" if keeps else "system"
+        write_account(
+            parts, directory, requested, host_memory, before, first, spans, eval_loss, done - first
+        )
+        parts.batches = iter(())  # lets the loader's workers end before the group does
+    return COMPLETED
+
+
+def _same_job_everywhere(job: dict[str, Any], world: World) -> None:
+    """Every rank must have read the same config; else name the keys that differ."""
+    if len(set(gather(job["identity"]["config_hash"], world))) == 1:
+        return
+    flat = [dict(_leaves("", job["config"])) for job in gather(job, world)]
+    keys = sorted({k for one in flat for k in one if any(o.get(k) != one[k] for o in flat)})
+    raise RuntimeError(f"the ranks have different configs; they differ in {', '.join(keys)}")
+
+
+def _leaves(prefix: str, node: Any) -> list[tuple[str, Any]]:
+    if isinstance(node, dict):
+        return [x for k, v in node.items() for x in _leaves(f"{prefix}.{k}".strip("."), v)]
+    return [(prefix, node)]
+
+
+def _stopped(parts: Parts, stop: StopFlag) -> str:
+    saved = any(s["step"] == parts.state.step for s in parts.checkpoint.report()["saves"])
+    print(
+        f"stopped by {signal.Signals(stop.signal).name} after step {parts.state.step}", flush=True
+    )
+    return PREEMPTED if saved and stop.signal != signal.SIGINT else INTERRUPTED
+
+
+def _extra_windows(parts: Parts, measure: Measure, done: int) -> int:
+    """Go on beyond the training until `measure.window_s` of steady steps are measured; returns
+    the number of extra steps. The learning rate stays where training ended."""
+    if parts.state.data.num_batches() is not None:
+        return 0
+    steps = parts.ledger.steps()
+    steady = steps.step_s[steps.tag == STEADY]
+    typical = float(np.median(steady if len(steady) else steps.step_s))
+    missing = max(0, math.ceil((measure.window_s - float(steady.sum())) / max(typical, 1e-9)))
+    extra = int(max_over_ranks(torch.tensor([missing]), parts.world)[0])
+    if extra == 0:
+        return 0
+    held = ConstantLR(parts.state.optimizer, factor=1.0, total_iters=0)
+    beyond = replace(parts, state=replace(parts.state, scheduler=held))
+    reached = train(beyond, done, done + extra + parts.refill_steps, extra=True)
+    parts.units_used, parts.micro_batches_used = beyond.units_used, beyond.micro_batches_used
+    return reached - done

@@ -1,0 +1,203 @@
+"""The training loop: one function, read downwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from paceline.rank.curves import Curves
+from paceline.rank.ledger import (
+    BACKWARD,
+    CHECKPOINT,
+    COMPILED,
+    DATA_WAIT,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    PROFILED,
+    PROFILER,
+    SAVED,
+    STEADY,
+    TO_DEVICE,
+    WARMUP,
+    Ledger,
+)
+from paceline.rank.progress import Progress
+from paceline.rank.world import StopFlag, sum_over_ranks
+from paceline.types import (
+    Batch,
+    Checkpoint,
+    Compile,
+    DataError,
+    Loss,
+    Profiler,
+    Run,
+    Strategy,
+    TrainState,
+    World,
+)
+
+END = object()
+
+
+@dataclass
+class Parts:
+    """What a job is made of, built in `rank/build.py` in the only order that is right."""
+
+    world: World
+    run: Run
+    state: TrainState
+    model: nn.Module  # as wrapped; state.model is the bare one
+    loss: Loss
+    strategy: Strategy
+    compile: Compile
+    checkpoint: Checkpoint
+    profiler: Profiler
+    ledger: Ledger
+    curves: Curves
+    stop: StopFlag
+    progress: Progress
+    warmup_steps: int
+    refill_steps: int  # after a pause the loader's queue is full: these steps wait too little
+    batches: Iterator[Batch] = field(default_factory=lambda: iter(()))
+    units_used: int = 0
+    micro_batches_used: int = 0
+
+
+def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) -> int:
+    """Train steps [first_step, last_step); returns the number of steps done by then.
+
+    Fewer than `last_step` when all ranks agreed to stop; the state is saved then, if checkpoints
+    are on. `extra`: steps beyond the training, for the measurement alone: neither saved nor kept
+    in the curves. Nothing here waits for the device.
+    """
+    run, world, state, ledger = parts.run, parts.world, parts.state, parts.ledger
+    model, loss, strategy, precision = parts.model, parts.loss, parts.strategy, state.precision
+    optimizer, scheduler, data, batches = (
+        state.optimizer,
+        state.scheduler,
+        state.data,
+        parts.batches,
+    )
+    mark, accumulation = ledger.mark, run.accumulation_steps
+    fixed_weight = getattr(loss, "fixed_weight", False)
+    on_host = world.device.type == "cpu"
+    seed: Tensor | None = None  # d(mean loss of the step) / d(summed loss of a micro-batch)
+    compiled, unsettled = parts.compile.count(), parts.refill_steps if extra else parts.warmup_steps
+
+    ledger.begin()
+    for step in range(first_step, last_step):
+        optimizer.zero_grad()
+        mark(OPTIMIZER)
+        step_units, step_loss, step_weight = 0, None, None
+
+        for micro in range(accumulation):
+            batch = next(batches, END)
+            if batch is END:
+                raise DataError(
+                    f"rank {world.rank}: the data source ended in step {step}, after "
+                    f"{parts.micro_batches_used} micro-batches; run.steps={run.steps} with "
+                    f"run.accumulation_steps={accumulation} needs {run.steps * accumulation}"
+                )
+            mark(DATA_WAIT)
+            if not on_host:
+                batch = place(batch, world.device)
+            mark(TO_DEVICE)
+            units = data.count(batch)
+            with strategy.grad_sync(model, micro == accumulation - 1):
+                with precision.forward():
+                    total, weight = loss(model, batch)
+                if seed is None or not fixed_weight:
+                    seed = _seed(weight if fixed_weight else units, accumulation, total)
+                mark(FORWARD)
+                precision.scale(total).backward(seed)
+                mark(BACKWARD)
+            parts.micro_batches_used += 1
+            step_units += units
+            total = total.detach()
+            step_loss = total if step_loss is None else step_loss + total
+            step_weight = weight if step_weight is None else step_weight + weight
+
+        assert step_loss is not None and step_weight is not None
+        if not fixed_weight:
+            _reweigh(optimizer, step_units, step_weight, world)
+        norm = precision.step(optimizer, run.clip_grad_norm)
+        scheduler.step()
+        mark(OPTIMIZER)
+
+        parts.units_used += step_units
+        state.step = step + 1
+        if not extra:
+            parts.curves.add(step_loss, step_weight, norm)
+        settled = step - first_step >= parts.warmup_steps
+        stopping = parts.stop.agreed(step + 1, settled)
+        mark(OTHER)
+        saved = not extra and parts.checkpoint.save(
+            state, step + 1, now=stopping or step + 1 == last_step
+        )
+        mark(CHECKPOINT)
+        disturbed = not extra and parts.profiler.tick()
+        mark(PROFILER)
+
+        if parts.compile.count() != compiled:
+            compiled, tag = parts.compile.count(), COMPILED
+            unsettled = max(unsettled, 1)
+        else:
+            tag = PROFILED if disturbed else SAVED if saved else WARMUP if unsettled else STEADY
+            unsettled = max(unsettled - 1, 0)
+        if saved or disturbed:
+            unsettled = max(unsettled, parts.refill_steps)
+        if parts.progress.due():
+            units_all = parts.units_used * world.world_size
+            mean = step_loss / step_weight
+            parts.progress.report(step + 1, units_all, mean, ledger.recent_share(DATA_WAIT))
+        mark(OTHER)
+        ledger.end_step(step, tag)
+        if stopping:
+            return step + 1
+    return last_step
+
+
+def place(batch: Batch, device: torch.device) -> Batch:
+    """The batch on the device; from pinned memory the copy overlaps the host."""
+    return tree_map(lambda t: t.to(device, non_blocking=True), batch)
+
+
+def evaluate(parts: Parts, batches: int) -> float | None:
+    """Mean held-out loss over all ranks; None when there is nothing to evaluate.
+
+    On the bare model and always eager: a second mode would compile a second time, and it is the
+    parameters that are evaluated.
+    """
+    model, precision = parts.state.model, parts.state.precision
+    total = torch.zeros(2, dtype=torch.float64)
+    model.eval()
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        for batch in parts.state.data.held_out(batches):
+            with precision.forward():
+                summed, weight = parts.loss(model, place(batch, parts.world.device))
+            total += torch.tensor([float(summed), float(weight)], dtype=torch.float64)
+    model.train()
+    summed_all, weight_all = sum_over_ranks(total, parts.world).tolist()
+    return summed_all / weight_all if weight_all else None
+
+
+def _seed(weight: Any, accumulation: int, like: Tensor) -> Tensor:
+    """What backward starts with, so that the gradient is that of the mean over the step: each
+    micro-batch has the same weight here, and the strategy averages over ranks."""
+    return torch.as_tensor(1.0 / (weight * accumulation), device=like.device).to(like.dtype)
+
+
+def _reweigh(optimizer: torch.optim.Optimizer, units: int, weight: Tensor, world: World) -> None:
+    """Micro-batches weigh differently (masked tokens): gradients were taken per unit; make them
+    per weight, over all ranks. units / weight of the whole step, as a tensor: no sync."""
+    whole = torch.stack([weight, torch.as_tensor(float(units), device=weight.device)])
+    if not world.alone:
+        torch.distributed.all_reduce(whole)
+    grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+    torch._foreach_mul_(grads, whole[1] / whole[0])

@@ -1,0 +1,63 @@
+"""Where a result was made: versions, machine, threads, code. Two records are compared by it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+KEPT = ("CUDA_", "NCCL_", "GLOO_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_", "MALLOC_")
+"""Prefixes of environment variables that change how fast training runs."""
+
+LEFT_OUT = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+
+
+def environment() -> dict[str, Any]:
+    """The `environment` section of a record."""
+    import torch
+
+    on_gpu = torch.cuda.is_available()
+    commit, dirty = source_state(Path.cwd())
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cpu": f"{cpu_name()} x{os.cpu_count()}",
+        "gpu": f"{torch.cuda.get_device_name()} x{torch.cuda.device_count()}" if on_gpu else None,
+        "host": platform.node(),
+        "git_commit": commit,
+        "dirty": dirty,
+        "env": {
+            k: v
+            for k, v in sorted(os.environ.items())
+            if k.startswith(KEPT) and not k.startswith(LEFT_OUT)
+        },
+    }
+
+
+def cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def source_state(where: Path) -> tuple[str | None, bool | None]:
+    """(commit, dirty) of the checkout that `where` is in; (None, None) outside one."""
+    try:
+        commit = _git(where, "rev-parse", "HEAD")
+        changed = _git(where, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+    return commit, bool(changed)
+
+
+def _git(where: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", *words], cwd=where, capture_output=True, text=True, timeout=5, check=True
+    )
+    return done.stdout.strip()
