@@ -94,18 +94,18 @@ def _entry() -> Callable[[], None]:
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")
     def entry(config: DictConfig) -> object:
         from hydra.core.hydra_config import HydraConfig
-        from rich.console import Console
 
         from paceline.controller.job import run_job
         from paceline.controller.plan import make_job
         from paceline.controller.session import SESSION
+        from paceline.report.terminal import screen
 
         job = SESSION.job
         if job is None:
             hydra_config = HydraConfig.get()
             root: Any = HydraConfig.instance().cfg
             job = make_job(root, Path(hydra_config.runtime.output_dir), sweep="stock")
-        return run_job(job, Console())
+        return run_job(job, screen())
 
     called: Callable[[], None] = entry
     return called
@@ -117,11 +117,10 @@ def _close(multirun: bool) -> None:
 
     try:
         if multirun and SESSION.sweep_dir is not None and SESSION.sweep_dir.exists():
-            from rich.console import Console
-
             from paceline.controller.sweep import make_table
+            from paceline.report.terminal import screen
 
-            table = make_table(SESSION.sweep_dir, Console())
+            table = make_table(SESSION.sweep_dir, screen())
             if table is not None:
                 SESSION.states += [row["state"] for row in table["rows"]]
             elif not SESSION.sweep_dir_was_there:

@@ -102,7 +102,10 @@ def half_width(interval: list[Any] | None) -> str:
     if not interval or not all(isinstance(end, int | float) for end in interval):
         return ""
     low, high = interval
-    return f" ± {100 * (high - low) / (high + low):.1f} %" if high + low else ""
+    if not high + low:
+        return ""
+    percent = 100 * (high - low) / (high + low)
+    return " ± over 100 %" if percent > 100 else f" ± {percent:.1f} %"
 
 
 def _current(records: list[Record]) -> list[Record]:
@@ -234,7 +237,11 @@ def _ratio(row: dict[str, Any]) -> str:
     value, interval = row["ratio_to_baseline"], row["ratio_ci95"]
     if value is None:
         return "-"
-    return f"{value:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else "")
+    if interval is None:
+        return f"{value:.3f}"
+    if interval[1] > 10 * interval[0]:
+        return f"{value:.3f} [far too wide]"
+    return f"{value:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]"
 
 
 def _csv(table: dict[str, Any]) -> str:

@@ -157,7 +157,7 @@ def _show(record: dict[str, Any], job: Job, console: Console) -> None:
         if job.sweep is None:
             terminal.job(record, console)
     else:
-        terminal.failure(record, console)
+        terminal.failure(record, console, traceback=job.sweep is None)
 
 
 def _outcome(record: dict[str, Any], job: Job) -> float | Failed:

@@ -74,7 +74,7 @@ def run_cells(
 
     Raises ConfigError before anything starts if any cell is wrong, Interrupted on a signal.
     """
-    console = Console()
+    console = terminal.screen()
     if cells.problems:
         raise ConfigError(cells.problems)
     if plan_only:
@@ -219,5 +219,5 @@ def _finished_rate(job: Job) -> float | Failed:
 
 
 def _print_cell(rate: Any, seconds: float, console: Console) -> None:
-    shown = str(rate) if isinstance(rate, Failed) else f"{rate:,.0f}/s"
-    console.print(f"      {shown}  ({seconds:.1f} s)", markup=False, highlight=False)
+    if not isinstance(rate, Failed):  # a failure has been shown
+        console.print(f"      {rate:,.0f}/s  ({seconds:.1f} s)", markup=False, highlight=False)

@@ -64,7 +64,8 @@ def _run(
     torch.set_num_threads(requested["threads_per_rank"])
     launch = cfg["launch"]
     keeps = launch["host_memory"] == "steady" and process.keep_freed_memory()
-    with open_world(cfg["run"]["device"], launch["timeout_s"], store) as world:
+    wrapped = requested["strategy"] != "single"
+    with open_world(cfg["run"]["device"], launch["timeout_s"], wrapped, store) as world:
         stop = StopFlag(world)
         stop.install()
         _same_job_everywhere(job, world)

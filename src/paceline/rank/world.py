@@ -26,11 +26,12 @@ AGREE_EVERY_S = 1.0
 
 
 @contextmanager
-def open_world(device: str, timeout_s: float, store: Any = None) -> Iterator[World]:
+def open_world(device: str, timeout_s: float, group: bool, store: Any = None) -> Iterator[World]:
     """Join the group of the environment's WORLD_SIZE, prove its size, leave it in the end.
 
-    `store`: a c10d store that is already open (under an outer torchrun). Raises RuntimeError when
-    a collective counts another number of ranks than the environment says.
+    `group`: make one even for a single rank, which a wrapper may need. `store`: a c10d store that
+    is already open (under an outer torchrun). Raises RuntimeError when a collective counts another
+    number of ranks than the environment says.
     """
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -39,7 +40,7 @@ def open_world(device: str, timeout_s: float, store: Any = None) -> Iterator[Wor
     if on_gpu:
         torch.cuda.set_device(chosen)
     world = World(rank, local, int(os.environ.get("GROUP_RANK", "0")), size, chosen)
-    if world.alone:
+    if world.alone and not group:
         yield world
         return
     dist.init_process_group(

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from paceline.compare import pairs
@@ -87,7 +86,7 @@ def _compare(asked: argparse.Namespace) -> int:
     if asked.json:
         _print_json(made)
     else:
-        terminal.table(made, Console())
+        terminal.table(made, terminal.screen())
     held = asked.fail_if and any(row["verdict"] == asked.fail_if for row in made["rows"])
     return HELD if held else OK
 
@@ -98,13 +97,13 @@ def _report(asked: argparse.Namespace) -> int:
         if asked.json:
             _print_json(record)
         else:
-            terminal.job(record, Console())
+            terminal.job(record, terminal.screen())
         return OK
     made = _table([asked.directory])
     if asked.json:
         _print_json(made)
     else:
-        terminal.table(made, Console())
+        terminal.table(made, terminal.screen())
     return OK
 
 
@@ -114,7 +113,7 @@ def _status(asked: argparse.Namespace) -> int:
     if asked.json:
         _print_json(lines)
         return OK
-    console = Console()
+    console = terminal.screen()
     width = max((len(line["name"]) for line in lines), default=0)
     for line in lines:
         text = f"{line['name']:<{width}}  {line['state']:<11}  {_facts(line)}".rstrip()

@@ -18,6 +18,7 @@ DROPPED = ("note", "steady", "peak GiB", "final loss", "compile s")
 
 NOTE_WIDTH = 40
 BAR_WIDTH = 24
+FILE_WIDTH = 160
 TRACEBACK_LINES = 40
 REASONS = 6
 
@@ -42,6 +43,12 @@ SAME_WORDS = {
     ("fp16", "float16"),
 }
 """Requested -> effective words that mean the same."""
+
+
+def screen() -> Console:
+    """Standard output: as wide as the terminal, wide enough for a whole table in a file."""
+    console = Console()
+    return console if console.is_terminal else Console(width=FILE_WIDTH)
 
 
 def table(made: dict[str, Any], console: Console) -> None:
@@ -94,7 +101,7 @@ def job(record: dict[str, Any], console: Console) -> None:
         _say(console, f"  {name:<11}{text}")
 
 
-def failure(record: dict[str, Any], console: Console) -> None:
+def failure(record: dict[str, Any], console: Console, traceback: bool = True) -> None:
     """A job without a rate: where it ended and why, the traceback of the first cause last."""
     status, name = record["status"], record["job"]["name"]
     keys = ("rank", "phase", "step")
@@ -106,7 +113,7 @@ def failure(record: dict[str, Any], console: Console) -> None:
         _say(console, f"  {status['message']}")
     if record["job"]["dir"]:
         _say(console, f"  logs: {record['job']['dir']}/log")
-    lines = str(status["traceback"] or "").rstrip().splitlines()
+    lines = str(status["traceback"] or "").rstrip().splitlines() if traceback else []
     if len(lines) > TRACEBACK_LINES:
         _say(console, f"  ... {len(lines) - TRACEBACK_LINES} lines more, in result.json", "dim")
     for line in lines[-TRACEBACK_LINES:]:
