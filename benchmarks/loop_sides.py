@@ -30,7 +30,8 @@ from paceline.__main__ import config_dir
 from paceline.controller.plan import plain
 from paceline.rank.build import build
 from paceline.rank.train import train
-from paceline.rank.world import StopFlag, open_world
+from paceline.rank.world import StopFlag
+from paceline.types import World
 
 UNTIMED = 20
 CLIP = 1.0
@@ -118,7 +119,7 @@ class Paceline:
         self._held = ExitStack()
         directory = Path(self._held.enter_context(tempfile.TemporaryDirectory()))
         (directory / "log").mkdir()
-        world = self._held.enter_context(open_world("cpu", 60.0))
+        world = World(0, 0, 0, 1, torch.device("cpu"))
         self.parts, _ = build(config, directory, world, StopFlag(world))
         self.parts.batches = iter(self.parts.state.data.batches(0))
         self.model, self.steps_done = self.parts.state.model, 0

@@ -101,9 +101,8 @@ class Command:
                 if number > MOST_PROCESSES or time.monotonic() > deadline:
                     self.kill_all()
                     out, err = process.communicate()
-                    pytest.fail(
-                        f"{number} processes after {timeout_s} s at most\n{out[-3000:]}\n{err[-3000:]}"
-                    )
+                    said = f"{out[-3000:]}\n{err[-3000:]}"
+                    pytest.fail(f"{number} processes after {timeout_s} s at most\n{said}")
 
     def alive(self) -> list[psutil.Process]:
         """Every process that carries this test's mark, whoever its parent is now."""

@@ -95,7 +95,8 @@ def test_what_ran_was_looked_at(swept: Done) -> None:
 def test_both_batch_sizes_are_named(swept: Done) -> None:
     for record in records(swept):
         rate, overrides = record["throughput"], record["job"]["overrides"]
-        parts = record["requested"]["world_size"] * (4 if "run.accumulation_steps=4" in overrides else 1)
+        accumulation = 4 if "run.accumulation_steps=4" in overrides else 1
+        parts = record["requested"]["world_size"] * accumulation
         assert rate["global_batch_size"] == 8
         assert rate["micro_batch_size"] * parts == 8
         assert rate["per_device_units_per_s"] * record["requested"]["world_size"] == pytest.approx(
@@ -108,3 +109,21 @@ def test_the_table_has_the_swept_keys_and_says_that_it_cannot_tell(swept: Done) 
     assert set(table["swept"]) == {"strategy", "run.accumulation_steps", "data.loader.num_workers"}
     assert [row["verdict"] for row in table["rows"]] == ["baseline"] + ["cant_tell"] * 7
     assert all(row["validity"] == "valid" for row in table["rows"])
+
+
+def test_masked_tokens_weigh_right(command: Command) -> None:
+    # every space is masked, so that micro-batches and ranks have different weights
+    done = command(
+        "-m",
+        *SMALL_GPT,
+        "loss.ignore_index=32",
+        "strategy=single,ddp",
+        "run.accumulation_steps=1,4",
+    )
+    assert done.code == 0, done.err
+    found = done.jobs("outputs/sweeps/*")
+    losses = np.array([r["numerics"]["loss"] for r in found])
+    norms = np.array([r["numerics"]["grad_norm"] for r in found])
+    assert losses.shape == (4, 30)
+    assert np.abs(losses / losses[0] - 1).max() <= RTOL
+    assert np.abs(norms / norms[0] - 1).max() <= 1e-4

@@ -5,14 +5,17 @@ Hydra turns an exception in a callback into a warning, so a refusal leaves by Sy
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from paceline.controller.plan import make_job
-from paceline.controller.refusal import print_problems
+from paceline.controller.problems import examine
+from paceline.controller.refusal import print_problems, typed_problems
 from paceline.controller.session import EXIT_CONFIG, SESSION
 from paceline.controller.show import print_plan
 from paceline.types import ConfigError
@@ -20,16 +23,56 @@ from paceline.types import ConfigError
 
 class Hooks(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        directory, wrong = _directory(config, "hydra.run.dir")
         try:
-            job = make_job(config, Path(str(config.hydra.run.dir)))
-        except ConfigError as error:
-            print_problems(error.problems)
-            raise SystemExit(EXIT_CONFIG) from None
+            job = make_job(config, directory)
+        except ConfigError:
+            found = examine(config)
+            _refuse([*found.problems, *found.broken, *wrong])
+        if wrong:
+            _refuse(wrong)
         if config.plan:
             print_plan([job], [])
             raise SystemExit(0)
         SESSION.job = job
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        SESSION.sweep_dir = Path(str(config.hydra.sweep.dir)).absolute()
-        SESSION.sweep_dir_was_there = SESSION.sweep_dir.exists()
+        directory, wrong = _directory(config, "hydra.sweep.dir")
+        if wrong:
+            _refuse([*typed_problems(list(config.hydra.overrides.task)), *wrong])
+        SESSION.sweep_dir = directory
+        SESSION.sweep_dir_was_there = directory.exists()
+        new = [p for p in (directory, *directory.parents) if not p.exists()]
+        SESSION.held.callback(_remove_empty, new)
+
+
+def _refuse(problems: list[str]) -> None:
+    print_problems(problems)
+    raise SystemExit(EXIT_CONFIG)
+
+
+def _directory(config: DictConfig, key: str) -> tuple[Path, list[str]]:
+    """Where Hydra would write, and why it can't."""
+    try:
+        path = Path(str(OmegaConf.select(config, key))).absolute()
+    except OmegaConfBaseException as error:
+        return Path(), [f"{key}: {str(error).splitlines()[0]}; give a path"]
+    there = next(p for p in (path, *path.parents) if os.path.lexists(p))
+    if not there.is_dir():
+        return path, [f"{key}={path}: {there} is a file; choose another directory"]
+    if not os.access(there, os.W_OK | os.X_OK):
+        return path, [f"{key}={path}: {there} can't be written; choose another directory"]
+    if max(len(os.fsencode(part)) for part in path.parts) > 255:
+        return path, [f"{key}={path}: a name in it is longer than 255 bytes; choose a shorter one"]
+    return path, []
+
+
+def _remove_empty(directories: list[Path]) -> None:
+    """Hydra makes a sweep's directory before the launcher can refuse or plan: leave none behind."""
+    for directory in directories:
+        left = list(directory.iterdir()) if directory.is_dir() else []
+        if [p.name for p in left] == ["multirun.yaml"]:
+            left[0].unlink()
+        elif left or not directory.is_dir():
+            return
+        directory.rmdir()

@@ -4,121 +4,193 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+Config = Mapping[str, Any]
 
-def broken_rules(config: Mapping[str, Any], choices: Mapping[str, Any], world: int) -> list[str]:
-    """Every rule that a well-formed config breaks; `world`: the number of ranks it asks for."""
-    run, launch, measure = config["run"], config["launch"], config["measure"]
-    problems = [
-        _world(choices, world),
-        _adopted(launch, world),
-        _batch(config, run, world),
-        _devices(run, world),
-        _profiler(config["profiler"], run, world),
-        _context_length(config["model"], config["data"]),
-        _compiler(choices, run),
-    ]
-    if measure["warmup_steps"] >= run["steps"]:
-        problems.append(
-            f"measure.warmup_steps={measure['warmup_steps']} leaves nothing to measure in "
-            f"run.steps={run['steps']}; raise run.steps or lower measure.warmup_steps"
-        )
-    return [p for p in problems if p]
+WORLD = ("launch.nproc", "strategy", "run.device")
+"""What the number of ranks comes from."""
 
 
-def _world(choices: Mapping[str, Any], world: int) -> str | None:
+def world_size(config: Config, choices: Config) -> int:
+    """Ranks of the job: launch.nproc, where auto means 1 for strategy=single, else one a device,
+    or 2 on a CPU; under an outer torchrun what that started."""
+    nproc = config["launch"]["nproc"]
+    if nproc != "auto":
+        return int(nproc)
+    if "WORLD_SIZE" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    if choices.get("strategy") == "single":
+        return 1
+    return _cuda_devices() if _on_cuda(config["run"]) else 2
+
+
+def broken_rules(
+    config: Config, choices: Config, world: int | None = None, wrong: Iterable[str] = ()
+) -> list[str]:
+    """Every rule that a config breaks. `wrong`: keys already known to be wrong; a rule that reads
+    one of them can't be judged. `world`: the number of ranks, if known."""
+    wrong = tuple(wrong)
+    if world is None and not _touches(WORLD, wrong):
+        world = world_size(config, choices)
+    said = (
+        rule(config, choices, world or 0)
+        for reads, rule in RULES
+        if not _touches(reads, wrong) and (world is not None or WORLD[0] not in reads)
+    )
+    return [sentence for sentence in said if sentence]
+
+
+def _touches(reads: Iterable[str], wrong: Iterable[str]) -> bool:
+    """Is one of the keys that are read wrong, or inside a wrong one, or around one?"""
+    return any(
+        key == bad or key.startswith(f"{bad}.") or bad.startswith(f"{key}.")
+        for key in reads
+        for bad in wrong
+    )
+
+
+def _single(config: Config, choices: Config, world: int) -> str | None:
     if choices.get("strategy") == "single" and world > 1:
         return (
-            f"strategy=single runs one process, launch.nproc asks for {world}; "
-            "use strategy=ddp, or launch.nproc=1"
+            f"strategy=single: it runs one process, launch.nproc={config['launch']['nproc']} asks "
+            f"for {world}; use strategy=ddp, or launch.nproc=1"
         )
     return None
 
 
-def _adopted(launch: Mapping[str, Any], world: int) -> str | None:
+def _adopted(config: Config, choices: Config, world: int) -> str | None:
     outer = os.environ.get("WORLD_SIZE")
     if outer and int(outer) != world:
         return (
-            f"launch.nproc={launch['nproc']}, but the launcher around paceline started "
+            f"launch.nproc={config['launch']['nproc']}: the launcher around paceline started "
             f"WORLD_SIZE={outer} processes; leave launch.nproc=auto, or start paceline without it"
         )
     return None
 
 
-def _batch(config: Mapping[str, Any], run: Mapping[str, Any], world: int) -> str | None:
-    batch = config["data"].get("global_batch_size")
-    if batch is None:
+def _batch(config: Config, choices: Config, world: int) -> str | None:
+    batch, run = config["data"].get("global_batch_size"), config["run"]
+    if not isinstance(batch, int):
         return None
     parts = world * run["accumulation_steps"]
     if batch <= 0 or batch % parts:
         near = max(parts, round(batch / parts) * parts)
         return (
-            f"data.global_batch_size={batch} can't be shared by {world} ranks x "
-            f"run.accumulation_steps={run['accumulation_steps']}; use a multiple of {parts}, "
-            f"as data.global_batch_size={near}"
+            f"data.global_batch_size={batch}: {world} ranks x run.accumulation_steps="
+            f"{run['accumulation_steps']} can't share it equally; use a multiple of {parts}, as "
+            f"data.global_batch_size={near}"
         )
     return None
 
 
-def _devices(run: Mapping[str, Any], world: int) -> str | None:
-    if run["device"] == "cpu":
-        return None
-    import torch
-
-    if not torch.cuda.is_available():
-        if run["device"] == "cuda":
-            return "run.device=cuda, but torch sees no CUDA device; use run.device=cpu or auto"
-        return None
+def _devices(config: Config, choices: Config, world: int) -> str | None:
+    run = config["run"]
+    if run["device"] == "cuda" and not _on_cuda(run):
+        return "run.device=cuda: torch sees no CUDA device; use run.device=cpu or auto"
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    if local > torch.cuda.device_count():
+    if _on_cuda(run) and local > _cuda_devices():
         return (
-            f"launch.nproc asks for {local} ranks on {torch.cuda.device_count()} CUDA devices; "
-            "lower launch.nproc, or use run.device=cpu"
+            f"launch.nproc={config['launch']['nproc']}: {local} ranks on {_cuda_devices()} "
+            "CUDA devices; lower launch.nproc, or use run.device=cpu"
         )
     return None
 
 
-def _profiler(profiler: Mapping[str, Any], run: Mapping[str, Any], world: int) -> str | None:
-    if "active" not in profiler:
-        return None
-    cycle = profiler["wait"] + profiler["warmup"] + profiler["active"]
-    needed = cycle * profiler["repeat"]
-    if needed > run["steps"]:
+def _measured(config: Config, choices: Config, world: int) -> str | None:
+    warmup, steps = config["measure"].get("warmup_steps"), config["run"]["steps"]
+    if isinstance(warmup, int) and warmup >= steps:
         return (
-            f"profiler: wait + warmup + active = {cycle} steps, repeat={profiler['repeat']}, need "
-            f"{needed} steps, run.steps={run['steps']} has fewer; lower profiler.wait or raise "
+            f"measure.warmup_steps={warmup}: this leaves nothing to measure in run.steps={steps}; "
+            "raise run.steps or lower measure.warmup_steps"
+        )
+    return None
+
+
+def _warmed_up(config: Config, choices: Config, world: int) -> str | None:
+    warmup, steps = config["scheduler"].get("warmup_steps"), config["run"]["steps"]
+    if isinstance(warmup, int) and warmup > steps:
+        return (
+            f"scheduler.warmup_steps={warmup}: this is longer than the training, run.steps={steps}; "
+            "raise run.steps or lower scheduler.warmup_steps"
+        )
+    return None
+
+
+def _profiler(config: Config, choices: Config, world: int) -> str | None:
+    profiler, steps = config["profiler"], config["run"]["steps"]
+    cycle = [profiler.get(key) for key in ("wait", "warmup", "active", "repeat")]
+    if not all(isinstance(n, int) for n in cycle):
+        return None
+    wait, warmup, active, repeat = cycle
+    needed = (wait + warmup + active) * repeat
+    if needed > steps:
+        return (
+            f"profiler.wait={wait}: (wait + warmup={warmup} + active={active}) x repeat={repeat} "
+            f"needs {needed} steps, run.steps={steps} has fewer; lower profiler.wait or raise "
             "run.steps"
         )
-    beyond = [r for r in profiler["ranks"] if not 0 <= r < world]
-    if beyond:
-        return f"profiler.ranks={profiler['ranks']}: the job has ranks 0 to {world - 1}"
     return None
 
 
-def _context_length(model: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
-    length, context = data.get("sequence_length"), model.get("context_length")
-    if length and context and length > context:
+def _profiled(config: Config, choices: Config, world: int) -> str | None:
+    ranks = config["profiler"].get("ranks", [])
+    if [r for r in ranks if not 0 <= r < world]:
         return (
-            f"data.sequence_length={length} is longer than model.context_length={context}; "
+            f"profiler.ranks={ranks}: the job has ranks 0 to {world - 1}; "
+            "list some of those"
+        )
+    return None
+
+
+def _context_length(config: Config, choices: Config, world: int) -> str | None:
+    length = config["data"].get("sequence_length")
+    context = config["model"].get("context_length")
+    if isinstance(length, int) and isinstance(context, int) and length > context:
+        return (
+            f"data.sequence_length={length}: longer than model.context_length={context}; "
             "raise the second or lower the first"
         )
     return None
 
 
-def _compiler(choices: Mapping[str, Any], run: Mapping[str, Any]) -> str | None:
-    if choices.get("compile") != "inductor":
-        return None
-    if run["device"] != "cpu":
-        import torch
-
-        if torch.cuda.is_available():
-            return None  # kernels for the GPU need no host compiler of ours
+def _compiler(config: Config, choices: Config, world: int) -> str | None:
+    if choices.get("compile") != "inductor" or _on_cuda(config["run"]):
+        return None  # kernels for the GPU need no host compiler of ours
     wanted = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
     if any(shutil.which(name) for name in wanted):
         return None
     return (
-        f"compile=inductor needs a C++ compiler for CPU kernels, none of {', '.join(wanted)} is on "
-        "PATH; install one (apt install g++) or set CXX, or use compile=off"
+        f"compile=inductor: it needs a C++ compiler for CPU kernels, none of {', '.join(wanted)} "
+        "is on PATH; install one (apt install g++) or set CXX, or use compile=off"
     )
+
+
+def _on_cuda(run: Config) -> bool:
+    if run["device"] == "cpu":
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _cuda_devices() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+RULES: tuple[tuple[tuple[str, ...], Callable[[Config, Config, int], str | None]], ...] = (
+    ((*WORLD,), _single),
+    ((*WORLD,), _adopted),
+    ((*WORLD, "data.global_batch_size", "run.accumulation_steps"), _batch),
+    ((*WORLD,), _devices),
+    (("measure.warmup_steps", "run.steps"), _measured),
+    (("scheduler.warmup_steps", "run.steps"), _warmed_up),
+    (("profiler.wait", "profiler.warmup", "profiler.active", "profiler.repeat", "run.steps"), _profiler),
+    ((*WORLD, "profiler.ranks"), _profiled),
+    (("data.sequence_length", "model.context_length"), _context_length),
+    (("compile", "run.device"), _compiler),
+)
+"""(the keys that a rule reads, the rule)"""

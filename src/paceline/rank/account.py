@@ -63,7 +63,6 @@ def write_account(
     units_per_step = parts.units_used * world.world_size / max(len(steps.step), 1)
     record = empty_record()
     throughput, reasons = measure.steady_section(
-        steps.step,
         np.array(everyone[slowest]["step_s"]),
         tags,
         TAGS,

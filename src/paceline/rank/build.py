@@ -63,7 +63,7 @@ def build(
         compile=compiler,
         checkpoint=make("checkpoint"),
         profiler=make("profiler"),
-        ledger=Ledger(world.device),
+        ledger=Ledger(world.device, run.accumulation_steps),
         curves=curves,
         stop=stop,
         progress=Progress(directory, world, run.steps),

@@ -34,6 +34,8 @@ STEADY, WARMUP, SAVED, PROFILED, COMPILED = range(5)
 """Larger wins when ranks disagree; everything but STEADY stays out of the steady figure."""
 
 _NEXT = {DATA_WAIT: TO_DEVICE, TO_DEVICE: FORWARD, FORWARD: BACKWARD, OPTIMIZER: OTHER}
+"""The phase that follows another within a step, where only one can."""
+
 _DRAIN_AT = 4096
 _KEEP_PENDING = 1024
 
@@ -54,7 +56,8 @@ class Steps:
 class Ledger:
     """`mark(phase)` closes a phase, `end_step(step, tag)` a step, `begin()` opens a stretch."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, accumulation: int = 1) -> None:
+        self._accumulation = accumulation
         self._stamps = array("d")
         self._codes = array("b")
         self._ends = array("q")
@@ -82,8 +85,14 @@ class Ledger:
         """The phase that is open now, for the report of a failure."""
         if not self._codes:
             return "build"
-        last = self._codes[-1]
-        return PHASES[_NEXT.get(last, DATA_WAIT if last in (GAP, OTHER) else OPTIMIZER)]
+        this_step = self._codes[self._ends[-1] if self._ends else 0 :]
+        if not this_step or this_step[-1] == GAP or set(this_step) <= {GAP, OPTIMIZER}:
+            return PHASES[DATA_WAIT]  # zero_grad, which opens a step, counts as optimizer
+        last = this_step[-1]
+        if last == BACKWARD:
+            more = this_step.count(BACKWARD) < self._accumulation
+            return PHASES[DATA_WAIT if more else OPTIMIZER]
+        return PHASES[_NEXT.get(last, OTHER)]
 
     def recent_share(self, phase: int) -> float | None:
         """Share of the time since the last call that `phase` took; None if no time passed."""

@@ -116,7 +116,6 @@ def peak_flops(device_name: str, dtype: str) -> float | None:
 
 
 def steady_section(
-    step: npt.NDArray[np.int64],
     step_s: Floats,
     tags: npt.NDArray[np.int64],
     tag_names: tuple[str, ...],
