@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ def main(argv: list[str] | None = None) -> int:
         return commands.run(argv[0], argv[1:])
     from paceline.controller.adopt import adopted, follow, leave
 
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # a console script doesn't: a user's own class must be found
     if adopted() and os.environ["RANK"] != "0":
         leave(2 if _is_multirun(argv) else follow())
     code = _hydra(argv)
@@ -46,8 +50,6 @@ def _hydra(argv: list[str]) -> int:
     from paceline.controller.session import EXIT_CONFIG, SESSION, Interrupted
     from paceline.types import ConfigError
 
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # a console script doesn't: a user's own class must be found
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us, not to Hydra's printer
     parser = get_args_parser()
     args = parser.parse_intermixed_args(argv)
@@ -64,7 +66,8 @@ def _hydra(argv: list[str]) -> int:
 
         SESSION.store = open_store()
     try:
-        _entry()()
+        with _stoppable():
+            _entry()()
     except ConfigError as error:
         return _refusal(error.problems)
     except (HydraException, OmegaConfBaseException) as error:
@@ -83,6 +86,25 @@ def _hydra(argv: list[str]) -> int:
     finally:
         _close(args.multirun)
     return SESSION.exit_code()
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM between the jobs of a sweep ends it as Ctrl-C does: with its table."""
+    from paceline.controller.session import SESSION, Interrupted
+
+    def stop(number: int, frame: object) -> None:
+        SESSION.states.append("interrupted")
+        raise Interrupted("interrupted")
+
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)  # the table takes a moment, then we end anyway
 
 
 def _entry() -> Callable[[], None]:

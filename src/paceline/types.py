@@ -194,7 +194,8 @@ class Loss(Protocol):
 
 class Data(Protocol):
     """An endless source of micro-batches for this rank. `sampling` is "seeded" when the samples of
-    step k are a function of (seed, k) alone, else "own"."""
+    step k are a function of (seed, k) alone, else "own". Optional, for the record: `queued_batches`
+    (held ready by loader workers), `workers_alive`, `global_batch_size`, `micro_batch_size`."""
 
     unit: str
     sampling: Literal["seeded", "own"]

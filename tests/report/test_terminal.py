@@ -195,7 +195,7 @@ def test_a_job_is_explained() -> None:
         "  ran as     device=auto ran as cpu",
         "             compile=inductor ran as 3 frames",
         "             strategy=ddp ran as DistributedDataParallel(Gpt)",
-        "  validity   mfu: the peak isn't known",
+        "  not known  mfu: the peak isn't known",
         "  record     sweeps/s/inductor-r0/result.json",
     ]
 

@@ -6,6 +6,7 @@ Hydra turns an exception in a callback into a warning, so a refusal leaves by Sy
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,8 @@ def _directory(config: DictConfig, key: str) -> tuple[Path, list[str]]:
 def _remove_empty(directories: list[Path]) -> None:
     """Hydra makes a sweep's directory before the launcher can refuse or plan: leave none behind."""
     for directory in directories:
-        left = list(directory.iterdir()) if directory.is_dir() else []
-        if [p.name for p in left] == ["multirun.yaml"]:
-            left[0].unlink()
-        elif left or not directory.is_dir():
-            return
-        directory.rmdir()
+        with suppress(OSError):  # not there, or by now somebody else's
+            left = list(directory.iterdir())
+            if [p.name for p in left] == ["multirun.yaml"]:
+                left[0].unlink()
+            directory.rmdir()

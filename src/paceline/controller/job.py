@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from paceline.record.schema import RAN, empty_record, read_json, write_json
 from paceline.report import tensorboard, terminal
 from paceline.types import Failed
 
+OWN_ERRORS = ("DataError", "Nonfinite", "CheckpointError")
+"""Their messages are whole sentences; any other error is shown with its type."""
+
 
 def run_job(job: Job, console: Console) -> float | Failed:
     """The job's sustained rate, or why it has none. A job that is finished is shown, not run.
@@ -36,7 +40,11 @@ def run_job(job: Job, console: Console) -> float | Failed:
         else:
             console.print(f"[dim]finished before: {job.name}[/dim]", highlight=False)
     _show(record, job, console)
-    return _outcome(record, job)
+    rate = outcome(record, job)
+    if SESSION.signal and job.sweep is not None:  # it came to its end first; the next one won't run
+        SESSION.states.append("interrupted")
+        raise Interrupted("interrupted")
+    return rate
 
 
 def freeze(job: Job) -> Path:
@@ -71,6 +79,7 @@ def _measure(job: Job, console: Console) -> dict[str, Any]:
         else:
             world_size = job.requested["world_size"]
             ended = run_ranks(job_yaml, world_size, launch["stop_grace_s"], start)
+            SESSION.signal = ended.signal
     record = complete(job, section, ended, start, time.perf_counter())
     write_json(job.directory / "result.json", record)
     write_json(status, {"job": record["job"], "status": record["status"]})
@@ -89,8 +98,8 @@ def complete(
     record["status"] |= _status(job, ended, record)
     _close_ledger(record, end - start, end)
     if record["status"]["state"] in RAN:
-        units = record["throughput"]["samples_used"]
-        record["throughput"]["end_to_end_units_per_s"] = _end_to_end(record, units)
+        units = record["throughput"]["units_used"]
+        record["throughput"]["end_to_end_units_per_s"] = units / record["ledger"]["wall_s"]
         diagnose = checker.build(job.config["diagnose"])
         record["diagnosis"] |= diagnose.explain(record)
     return record
@@ -106,29 +115,41 @@ def _status(job: Job, ended: Ended, record: dict[str, Any]) -> dict[str, Any]:
         state = "preempted" if outcomes == {"preempted"} else "interrupted"
         how = "killed: it did not stop in time" if ended.killed else "stopped at a step's end"
         return {"state": state, "message": how, "exit_code": 75 if state == "preempted" else 130}
-    failed = {"state": "failed", "exit_code": 1}
-    died = {r: c for r, c in ended.exits.items() if c < 0 and not _left_account(failures, r)}
-    if died:
-        rank, code = next(iter(died.items()))
-        return failed | {
-            "kind": "worker_died",
-            "rank": rank,
-            "message": f"rank {rank} was ended by signal {-code}",
-            "phase": failures[0]["phase"] if failures else None,
-            "step": failures[0]["step"] if failures else None,
-        }
-    if failures:
-        keys = ("kind", "message", "phase", "step", "rank", "traceback")
-        return failed | {key: failures[0][key] for key in keys}
-    return failed | {
-        "kind": "error",
-        "message": f"the ranks ended with exit codes {ended.exits}; see log/",
-        "rank": next(iter(ended.exits), None),
-    }
+    return {"state": "failed", "exit_code": 1} | _cause(failures, ended, job.requested["world_size"])
 
 
-def _left_account(failures: list[dict[str, Any]], rank: int) -> bool:
-    return any(f["rank"] == rank for f in failures)
+def _cause(failures: list[dict[str, Any]], ended: Ended, world_size: int) -> dict[str, Any]:
+    """The rank whose account names a cause of its own, else the one that left no account: a rank
+    that dies without a word breaks the collectives of all others."""
+    silent = sorted(set(range(world_size)) - {f["rank"] for f in failures})
+    broken = [f["rank"] for f in failures if f["communication"]]
+    if failures and not (failures[0]["communication"] and silent):
+        keys = ("kind", "phase", "step", "rank", "traceback")
+        cause = {key: failures[0][key] for key in keys} | {"message": _sentence(failures[0])}
+    else:
+        rank = next((r for r in ended.exits if r in silent), silent[0])
+        cause = {"kind": "worker_died", "rank": rank, "message": _death(rank, ended.exits.get(rank))}
+        cause |= {key: failures[0][key] if failures else None for key in ("phase", "step")}
+    others = [str(r) for r in sorted({*silent, *broken}) if r != cause["rank"]]
+    if others:
+        words = f"rank{'s' * (len(others) > 1)} {', '.join(others)}"
+        cause["message"] += f"\n{words}: terminated because of rank {cause['rank']}"
+    return cause
+
+
+def _sentence(failure: dict[str, Any]) -> str:
+    kind, message = failure["type"], failure["message"]
+    return message if kind in OWN_ERRORS or kind == message else f"{kind}: {message}"
+
+
+def _death(rank: int, code: int | None) -> str:
+    if code is None:
+        return f"rank {rank} ended without a word; see log/rank{rank}.log"
+    if code >= 0:
+        return f"rank {rank} left with exit code {code}; see log/rank{rank}.log"
+    name = signal.Signals(-code).name
+    why = " (as the kernel does when memory runs out)" if name == "SIGKILL" else ""
+    return f"rank {rank} was ended by {name}{why}; see log/rank{rank}.log"
 
 
 def _close_ledger(record: dict[str, Any], wall_s: float, end: float) -> None:
@@ -144,14 +165,6 @@ def _close_ledger(record: dict[str, Any], wall_s: float, end: float) -> None:
     phases["other"] = wall_s - named
 
 
-def _end_to_end(record: dict[str, Any], samples: int | None) -> float | None:
-    throughput = record["throughput"]
-    if samples is None or throughput["global_batch_size"] is None:
-        return None
-    units = throughput["units_per_step"] * samples / throughput["global_batch_size"]
-    return float(units / record["ledger"]["wall_s"])
-
-
 def _show(record: dict[str, Any], job: Job, console: Console) -> None:
     if record["status"]["state"] in RAN:
         if job.sweep is None:
@@ -160,7 +173,8 @@ def _show(record: dict[str, Any], job: Job, console: Console) -> None:
         terminal.failure(record, console, traceback=job.sweep is None)
 
 
-def _outcome(record: dict[str, Any], job: Job) -> float | Failed:
+def outcome(record: dict[str, Any], job: Job) -> float | Failed:
+    """What a sweeper gets from a job that has a record; the session keeps how it ended."""
     status, verdict = record["status"], record["validity"]["verdict"]
     state = status["state"]
     SESSION.states.append(state)
@@ -176,4 +190,4 @@ def _outcome(record: dict[str, Any], job: Job) -> float | Failed:
 
 
 def now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -93,7 +93,7 @@ def run_ranks(job_yaml: Path, nproc: int, stop_grace_s: float, launched_at: floa
         monitor_interval=0.02,
         start_method="forkserver",
         logs_specs=_rank_logs(job_yaml.parent / "log"),
-        signals_to_handle="SIGHUP",
+        signals_to_handle="SIGQUIT",  # it wants one; SIGHUP stays ignored under nohup
     )
     ended = Ended()
     with _forwarding(server, stop_grace_s, ended):
@@ -111,7 +111,7 @@ def _forwarding(server: int, grace_s: float, ended: Ended) -> Iterator[None]:
 
     def kill() -> None:
         ended.killed = True
-        _signal_ranks(server, signal.SIGKILL)
+        _signal_ranks(server, signal.SIGKILL, with_children=True)
 
     def forward(number: int, frame: object) -> None:
         if ended.signal and number == signal.SIGINT:
@@ -125,7 +125,7 @@ def _forwarding(server: int, grace_s: float, ended: Ended) -> Iterator[None]:
 
     here = threading.current_thread() is threading.main_thread()
     before = {s: signal.signal(s, forward) for s in FORWARDED} if here else {}
-    hup = signal.getsignal(signal.SIGHUP)
+    quits = signal.getsignal(signal.SIGQUIT)
     try:
         yield
     finally:
@@ -134,12 +134,13 @@ def _forwarding(server: int, grace_s: float, ended: Ended) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         if here:
-            signal.signal(signal.SIGHUP, hup)
+            signal.signal(signal.SIGQUIT, quits)
 
 
-def _signal_ranks(server: int, number: int) -> None:
+def _signal_ranks(server: int, number: int, with_children: bool = False) -> None:
+    """`with_children`: their loader workers too, which only notice within seconds."""
     try:
-        ranks = psutil.Process(server).children()
+        ranks = psutil.Process(server).children(recursive=with_children)
     except psutil.NoSuchProcess:
         return
     for rank in ranks:

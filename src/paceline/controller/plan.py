@@ -130,7 +130,7 @@ def _requested(config: dict[str, Any], choices: dict[str, Any], world_size: int)
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
     loader = config["data"].get("loader") or {}
     return {
-        "device": config["run"]["device"],
+        "device": _device(config["run"]["device"]),
         "world_size": world_size,
         "threads_per_rank": max(1, cores() // local) if threads == "auto" else threads,
         "host_memory": config["launch"]["host_memory"],
@@ -143,6 +143,13 @@ def _requested(config: dict[str, Any], choices: dict[str, Any], world_size: int)
             "every_steps": config["checkpoint"].get("every_steps"),
         },
     }
+
+
+def _device(asked: str) -> str:
+    import torch
+
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    return found if asked == "auto" else asked
 
 
 def cores() -> int:

@@ -60,7 +60,8 @@ class _Tree:
         """The value at `path`, with all below it."""
         written = ""
         if OmegaConf.is_interpolation(parent, key):
-            written = str(parent._get_node(key)._value())  # type: ignore[union-attr]
+            node: Any = parent._get_node(key)
+            written = str(node._value())
             self._reads[path] = re.findall(r"\$\{([\w.]+)\}", written)
         try:
             value = parent[key]

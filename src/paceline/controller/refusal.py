@@ -7,20 +7,25 @@ are chosen first, then each value override is tried alone.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+import yaml
+from hydra import compose
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig
 
 from paceline import config as checker
-from paceline.controller.plan import plain
-from paceline.types import ConfigError
+from paceline.controller.problems import examine
 
 CHOOSERS = ("mode", "name", "type", "option", "kind", "choice")
 """Keys that people use for choosing an option of a group."""
@@ -28,6 +33,7 @@ CHOOSERS = ("mode", "name", "type", "option", "kind", "choice")
 
 def print_problems(problems: list[str]) -> None:
     """One message on stderr, a line a problem."""
+    problems = list(dict.fromkeys(problems))
     noun = "problem" if len(problems) == 1 else "problems"
     lines = [f"paceline: this config cannot run, {len(problems)} {noun}:"]
     print("\n".join([*lines, *(f"  - {p}" for p in problems)]), file=sys.stderr, flush=True)
@@ -36,124 +42,238 @@ def print_problems(problems: list[str]) -> None:
 def all_problems(
     error: Exception, overrides: list[str], config_dir: Path, user_dir: str | None
 ) -> list[str]:
-    """What is wrong with `overrides`, when Hydra said `error`; at least one sentence."""
+    """What is wrong with the command, when Hydra said `error`; at least one sentence."""
+    typed = get_args_parser().parse_args()
+    problems = []
+    if user_dir is not None and not Path(user_dir).is_dir():
+        problems.append(
+            f"--config-dir={user_dir}: there is no such directory; give one that exists"
+        )
+        user_dir = None
+    if typed.config_path is not None:
+        problems.append(
+            f"--config-path={typed.config_path}: it would hide paceline's own groups; add yours to "
+            f"them with --config-dir={typed.config_path}"
+        )
+    many = typed.multirun or "hydra.mode=MULTIRUN" in overrides
+    with _hydra(config_dir, user_dir):
+        problems += typed_problems(overrides, typed.config_name or "config", many)
+    return list(dict.fromkeys(problems)) or [_reason(error)]
+
+
+def typed_problems(
+    overrides: list[str], config_name: str = "config", many: bool = True
+) -> list[str]:
+    """What is wrong with `overrides`, by the Hydra that is set up. `many`: they are a sweep's."""
+    found = _Typed(config_name, many)
+    found.read(overrides)
+    return found.problems
+
+
+@contextmanager
+def _hydra(config_dir: Path, user_dir: str | None) -> Iterator[None]:
+    """The search path that the command has."""
     GlobalHydra.instance().clear()
-    extra = [f"hydra.searchpath=[file://{Path(user_dir).absolute()}]"] if user_dir else []
-    with initialize_config_dir(str(config_dir), version_base="1.3", job_name="paceline"):
-        try:
-            found = _Refusal(extra)
-            found.read(overrides)
-        except (HydraException, OmegaConfBaseException) as broken:  # not even the defaults compose
-            return [_first_line(broken)]
-    return list(dict.fromkeys(found.problems)) or [_first_line(error)]
+    search_path = create_config_search_path(str(config_dir))
+    if user_dir is not None:
+        place = f"file://{Path(user_dir).absolute()}"
+        search_path.prepend("command-line", place, SearchPathQuery(provider="schema"))
+    Hydra.create_main_hydra2("paceline", search_path)
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().clear()
+
+
+@dataclass(frozen=True)
+class _Single:
+    """One value of one override: `+model.layers=3` of `+model.layers=3,4`."""
+
+    sign: str
+    key: str
+    value: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.sign}{self.key}" + ("" if self.sign == "~" else f"={self.value}")
+
+    @property
+    def group(self) -> str:
+        return self.key.partition("@")[0]
+
+    @property
+    def head(self) -> str:
+        return self.key.partition(".")[0]
 
 
 @dataclass
-class _Refusal:
-    extra: list[str]
+class _Typed:
+    """`wrong`: keys that were meant by what can't be applied. `always`: where else to search."""
+
+    config_name: str
+    many: bool
     problems: list[str] = field(default_factory=list)
+    wrong: set[str] = field(default_factory=set)
+    always: list[str] = field(default_factory=list)
 
     def read(self, overrides: list[str]) -> None:
-        singles = [s for text in overrides for s in self._parse(text)]
-        groups = {g: self._options(g) for g, _, _ in singles}
-        chosen: dict[str, str] = {}
-        for group, value, text in singles:
-            if not groups[group]:
-                continue
-            if text[0] in "+~":
-                self.problems += self._changed_group(group, value, text)
-            elif value not in groups[group]:
-                self.problems.append(_no_option(group, value, groups[group]))
-            else:
-                chosen.setdefault(group, f"{group}={value}")
-        base = self._compose(list(chosen.values()))
-        assert base is not None
-        good = list(chosen.values())
-        values = [(key, value, text) for key, value, text in singles if not groups[key]]
-        for key, value, text in values:
-            composed = self._compose([*chosen.values(), text])
-            if composed is None:
-                self.problems.append(_no_key(base, key, value, text, self._options(key.split(".")[0])))
-            else:
-                self._check(composed)
-                good.append(text)
-        whole = self._compose(list({t.partition("=")[0]: t for t in good}.values()))
-        if whole is not None:
-            self._check(whole)
+        self.always = [text for text in overrides if text.startswith("hydra.searchpath=")]
+        base = self._compose([])
+        if not isinstance(base, DictConfig):
+            self.problems.append(self._no_config(base))
+            return
+        singles = [single for text in overrides for single in self._parse(text)]
+        typed: dict[str, list[str]] = {}  # key -> its values, as overrides
+        for s in singles:
+            if self._options(s.group):
+                problem = self._no_option(s)
+                if problem is None:
+                    typed.setdefault(s.key, []).append(s.text)
+                else:
+                    self.problems.append(problem)
+                    self.wrong.add(s.group)
+        groups = dict(typed)
+        for s in singles:
+            if not self._options(s.group) and self._fits(s, groups):
+                typed.setdefault(s.key, []).append(s.text)
+        self._examine(typed)
 
-    def _parse(self, text: str) -> list[tuple[str, str, str]]:
-        """(key, value, single override) for each value of an override."""
+    def _fits(self, s: _Single, groups: dict[str, list[str]]) -> bool:
+        """Can it be applied, with every option that was chosen for its group?"""
+        others = [options[0] for key, options in groups.items() if key != s.head]
+        for option in groups.get(s.head, [""]):
+            chosen = [*others, *filter(None, [option])]
+            composed = self._compose([*chosen, s.text])
+            if not isinstance(composed, DictConfig):
+                self.problems.append(self._no_key(self._compose(chosen), s, composed))
+                self.wrong.add(s.key.rpartition(".")[0] or s.key)
+                return False
+        return True
+
+    def _examine(self, typed: dict[str, list[str]]) -> None:
+        """All that can be applied, together; then each further value of a sweep in its place."""
+        first = {key: texts[0] for key, texts in typed.items()}
+        cells = [first, *({**first, k: t} for k, texts in typed.items() for t in texts[1:])]
+        for cell in cells:
+            composed = self._compose(list(cell.values()))
+            if isinstance(composed, DictConfig):
+                found = examine(composed, self.wrong)
+                # in a sweep, a cell that breaks a rule is skipped, not refused
+                self.problems += found.problems + ([] if len(cells) > 1 else found.broken)
+
+    def _no_option(self, s: _Single) -> str | None:
+        options = self._options(s.group)
+        if s.sign == "~" and s.key in checker.GROUPS:
+            return f"~{s.key}: every group is needed; choose another option: {s.key}=OPTION"
+        if s.sign in ("+", "++"):
+            return f"{s.text}: {s.key} is chosen already; write {s.key}={s.value} without {s.sign}"
+        if s.value.startswith("["):
+            listed = s.value.strip("[]").replace(" ", "")
+            return (
+                f"{s.text}: {s.key} takes one option, not a list; for one job each, sweep: "
+                f"-m {s.key}={listed}"
+            )
+        composed = self._compose([s.text])
+        if isinstance(composed, DictConfig):
+            return None
+        if s.value not in options:
+            said = checker.suggest(s.value, options)
+            listed = f" (options: {', '.join(options)})" if "did you mean" in said else ""
+            return f"{s.text}: no such option{said}{listed}"
+        way = f"; write {s.group}={s.value}" if "@" in s.key else ""
+        return f"{s.text}: {_reason(composed)}{way}"
+
+    def _parse(self, text: str) -> list[_Single]:
+        """Each value of an override."""
         try:
             override = OverridesParser.create().parse_override(text)
-        except OverrideParseException:
+            assert override.key_or_group, "no key"
+        except (HydraException, AssertionError):
+            way = text.replace("==", "=", 1) if "==" in text else "key=value or group=option"
+            self.problems.append(f"{text}: this is no override; write {way}")
+            return []
+        sign = text[: len(text) - len(text.lstrip("+~"))]
+        if override.is_sweep_override() and not self.many:
+            self.problems.append(f"{text}: several values need a sweep; add -m, or give one value")
+        key = override.get_key_element().lstrip("+~")
+        try:
+            return [_Single(sign, key, value) for value in _values(override)]
+        except HydraException as error:
             self.problems.append(
-                f"{text}: can't be read as an override; write key=value, group=option, or "
-                "+key=value for a new key"
+                f"{text}: {_reason(error)}; list the values: {key}=A,B or range(start,stop)"
             )
             return []
-        key = override.get_key_element().lstrip("+~")
-        if override.is_sweep_override():
-            values = [str(v) for v in override.sweep_string_iterator()]
-        else:
-            values = [str(override.get_value_element_as_str())]
-        prefix = text[: len(text) - len(text.lstrip("+~"))]
-        return [(key.partition("@")[0], v, f"{prefix}{key}={v}") for v in values]
 
     def _options(self, group: str) -> list[str]:
-        loader = GlobalHydra.instance().config_loader()
-        return loader.get_group_options(group.lstrip("/")) if group else []
+        return GlobalHydra.instance().config_loader().get_group_options(group.lstrip("/"))
 
-    def _changed_group(self, group: str, value: str, text: str) -> list[str]:
-        if text[0] == "~":
-            return [f"~{group}: every group is needed; choose another option: {group}=..."]
-        return [f"{text}: {group} is chosen already; write {group}={value} without +"]
-
-    def _compose(self, overrides: list[str]) -> DictConfig | None:
+    def _compose(self, overrides: list[str]) -> DictConfig | Exception:
         try:
-            return compose("config", [*self.extra, *overrides])
-        except (HydraException, OmegaConfBaseException):
-            return None
+            return compose(self.config_name, [*self.always, *overrides], return_hydra_config=True)
+        except Exception as error:  # Hydra's, OmegaConf's, YAML's and plain ValueErrors
+            return error
 
-    def _check(self, composed: DictConfig) -> None:
-        try:
-            self.problems += checker.check(plain(composed))
-        except ConfigError as error:
-            self.problems += error.problems
+    def _no_config(self, error: Any) -> str:
+        if isinstance(error, MissingConfigException) and "primary config" in str(error):
+            known = self._options("")
+            said = checker.suggest(self.config_name, known)
+            return f"--config-name={self.config_name}: there is no such config{said}"
+        return f"--config-name={self.config_name}: {_reason(error)}"
+
+    def _no_key(self, base: Any, s: _Single, error: Any) -> str:
+        """Why a value override can't be applied, and what was probably meant."""
+        words = s.key.split(".")
+        node: Any = base
+        path: list[str] = []
+        while len(path) < len(words) and isinstance(node, DictConfig) and words[len(path)] in node:
+            path.append(words[len(path)])
+            node = node._get_node(path[-1])
+        if len(path) == len(words):
+            if s.sign == "+":
+                return f"{s.text}: {s.key} is there already; write {s.key}={s.value} without +"
+            return f"{s.text}: {_reason(error)}; give another value"
+        where, last = ".".join(path) or "the config", words[-1]
+        options = self._options(words[0])
+        if options and s.value in options:
+            return f"{s.text}: {where} has no key {last}; did you mean {words[0]}={s.value}?"
+        if options and last in CHOOSERS:
+            return (
+                f"{s.text}: {where} has no key {last}; choose an option of the group: "
+                f"{words[0]}=OPTION (options: {', '.join(options)})"
+            )
+        if not isinstance(node, DictConfig):
+            return f"{s.text}: {where} is a value, it has no keys; write {where}=VALUE"
+        known = [str(k) for k in node if not str(k).startswith("_")]
+        if not path:
+            known = [k for k in known if k != "hydra"]
+            below = [f"{k}.{s.key}" for k in known if s.key in _keys(base, k)]
+            if below and len(words) == 1:
+                meant = " or ".join(f"{key}={s.value}" for key in below)
+                return f"{s.text}: no such key at the top; did you mean {meant}?"
+        option = base.hydra.runtime.choices.get(words[0])
+        chosen = f" ({words[0]}={option})" if option and len(path) == 1 else ""
+        return f"{s.text}: no such key in {where}{chosen}{checker.suggest(words[len(path)], known)}"
 
 
-def _no_option(group: str, value: str, options: list[str]) -> str:
-    return f"{group}={value}: no such option{checker.suggest(value, options)} (options: {', '.join(options)})"
+def _keys(base: Any, key: str) -> list[str]:
+    node = base._get_node(key)
+    return [str(k) for k in node] if isinstance(node, DictConfig) else []
 
 
-def _no_key(base: DictConfig, key: str, value: str, text: str, options: list[str]) -> str:
-    """Why one value override can't be applied, and what was probably meant."""
-    if text.startswith("+") and OmegaConf.select(base, key, default=None) is not None:
-        return f"{text}: {key} exists already; write {key}={value} without +"
-    node: Any = base
-    path: list[str] = []
-    for word in key.split("."):
-        if not isinstance(node, DictConfig) or word not in node:
-            break
-        path.append(word)
-        node = node._get_node(word)
-    known = [str(k) for k in node if not str(k).startswith("_")] if isinstance(node, DictConfig) else []
-    wrong = ".".join(key.split(".")[: len(path) + 1])
-    where = ".".join(path) or "the config"
-    last = key.split(".")[-1]
-    if options and value in options:
-        return f"{key}={value}: {where} has no key {last}; did you mean {path[0]}={value}?"
-    if options and last in CHOOSERS:
-        return (
-            f"{key}={value}: {where} has no key {last}; choose an option of the group with "
-            f"{path[0]}=OPTION (options: {', '.join(options)})"
-        )
-    if not isinstance(node, DictConfig):
-        return f"{key}={value}: {where} is a value, not a group of keys; write {where}=..."
-    if not known:
-        return f"{key}={value}: {where} takes no keys in the option that is chosen"
-    return f"{wrong}: no such key in {where}{checker.suggest(last, known)}"
+def _values(override: Override) -> list[str]:
+    if override.is_sweep_override():
+        return list(map(str, override.sweep_string_iterator()))
+    return [str(override.get_value_element_as_str())]
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+def _reason(error: Any) -> str:
+    """What Hydra, OmegaConf or YAML say, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        mark = error.problem_mark
+        return f"{mark.name}, line {mark.line + 1}: {error.problem}; repair the file"
+    said = checker.first_line(error)
+    if said.startswith("Could not") and error.__cause__ is not None:
+        said = checker.first_line(error.__cause__)
+    if isinstance(error, MissingConfigException) and error.options:
+        said += f"; there are: {', '.join(error.options)}"
+    return said

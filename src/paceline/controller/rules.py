@@ -112,7 +112,7 @@ def _warmed_up(config: Config, choices: Config, world: int) -> str | None:
     warmup, steps = config["scheduler"].get("warmup_steps"), config["run"]["steps"]
     if isinstance(warmup, int) and warmup > steps:
         return (
-            f"scheduler.warmup_steps={warmup}: this is longer than the training, run.steps={steps}; "
+            f"scheduler.warmup_steps={warmup}: longer than the training, run.steps={steps}; "
             "raise run.steps or lower scheduler.warmup_steps"
         )
     return None
@@ -137,10 +137,7 @@ def _profiler(config: Config, choices: Config, world: int) -> str | None:
 def _profiled(config: Config, choices: Config, world: int) -> str | None:
     ranks = config["profiler"].get("ranks", [])
     if [r for r in ranks if not 0 <= r < world]:
-        return (
-            f"profiler.ranks={ranks}: the job has ranks 0 to {world - 1}; "
-            "list some of those"
-        )
+        return f"profiler.ranks={ranks}: the job has ranks 0 to {world - 1}; list some of those"
     return None
 
 
@@ -188,7 +185,10 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Config, Config, int], str | None]]
     ((*WORLD,), _devices),
     (("measure.warmup_steps", "run.steps"), _measured),
     (("scheduler.warmup_steps", "run.steps"), _warmed_up),
-    (("profiler.wait", "profiler.warmup", "profiler.active", "profiler.repeat", "run.steps"), _profiler),
+    (
+        ("profiler.wait", "profiler.warmup", "profiler.active", "profiler.repeat", "run.steps"),
+        _profiler,
+    ),
     ((*WORLD, "profiler.ranks"), _profiled),
     (("data.sequence_length", "model.context_length"), _context_length),
     (("compile", "run.device"), _compiler),

@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
 class Session:
     """`sweep_dir`: set when a multirun starts. `command`: what was typed. `store`: the outer
     launcher's, when this process is one of its ranks. `held`: locks kept until the end. `token`:
-    names this start of paceline."""
+    names this start of paceline. `signal`: what the last job was told to stop by, 0: nothing."""
 
     command: str = ""
     sweep_dir: Path | None = None
@@ -31,6 +31,8 @@ class Session:
     job: Job | None = None
     states: list[str] = field(default_factory=list)
     gate_failed: bool = False
+    strict: bool = False
+    signal: int = 0
     store: Any = None
     held: ExitStack = field(default_factory=ExitStack)
     held_sweep: Path | None = None

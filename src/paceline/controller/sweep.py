@@ -17,7 +17,7 @@ from paceline.compare import pairs
 from paceline.compare import table as tables
 from paceline.controller.directory import claim, finished
 from paceline.controller.identity import unhashed
-from paceline.controller.job import now, run_job
+from paceline.controller.job import now, outcome, run_job
 from paceline.controller.plan import CannotRun, Job, make_job
 from paceline.controller.session import SESSION
 from paceline.controller.show import print_plan, print_start
@@ -83,6 +83,7 @@ def run_cells(
     if SESSION.held_sweep != sweep_dir:  # a sweeper may come back with more cells
         SESSION.held.enter_context(claim(sweep_dir))
         SESSION.held_sweep = sweep_dir
+    SESSION.strict = any(job.config["strict"] for job in cells.jobs)
     jobs = list({job.directory: job for job in cells.jobs}.values())
     missing = [job for job in jobs if finished(job.directory) is None]
     rerun = _note(cells, sweep_dir, bool(missing))
@@ -103,22 +104,23 @@ def run_cells(
             break
     for job in jobs:
         if job.name not in done:
-            done[job.name] = _finished_rate(job)
+            record = finished(job.directory)
+            not_run = Failed("pending", None, "not run")
+            done[job.name] = not_run if record is None else outcome(record, job)
     return done
 
 
 def make_table(sweep_dir: Path, console: Console) -> dict[str, Any] | None:
     """The table of a sweep's directory, from its files alone; written and shown."""
     sweep = read_json(sweep_dir / "sweep.json")
-    order = {cell["name"]: i for i, cell in enumerate((sweep or {}).get("cells", []))}
-    directories = [p for p in sorted(sweep_dir.iterdir()) if (p / "status.json").exists()]
-    directories.sort(key=lambda p: order.get(p.name.partition(".")[0], len(order)))
-    records = pairs.load(directories) if directories else []
+    records = pairs.load([sweep_dir]) if pairs.is_sweep(sweep_dir) else []
     records += pairs.not_run(sweep, records) if sweep else []
     if not records:
         return None
     made = tables.make(records, sweep=sweep)
     tables.write(made, sweep_dir)
+    if SESSION.strict and any(row["validity"] == "diverged" for row in made["rows"]):
+        SESSION.gate_failed = True  # only the comparison with the baseline can see that one
     terminal.table(made, console)
     if sweep is not None and any(r["status"]["state"] == "pending" for r in records):
         console.print(
@@ -206,16 +208,6 @@ def _record_skipped(job: Job, reason: str) -> None:
     job.directory.mkdir(parents=True, exist_ok=True)
     write_json(job.directory / "result.json", record)
     write_json(job.directory / "status.json", {"job": record["job"], "status": record["status"]})
-
-
-def _finished_rate(job: Job) -> float | Failed:
-    record = finished(job.directory)
-    if record is None:
-        return Failed("pending", None, "not run")
-    rate = record["throughput"]["sustained_units_per_s"]
-    if record["status"]["state"] != "completed" or rate is None:
-        return Failed(record["status"]["state"], None, "; ".join(record["validity"]["reasons"]))
-    return float(rate)
 
 
 def _print_cell(rate: Any, seconds: float, console: Console) -> None:

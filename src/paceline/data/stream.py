@@ -101,6 +101,7 @@ class MapStream:
             raise DataError("the training dataset is empty")
         self.unit, self.units_per_sample = unit, units_per_sample
         self.loader, self.global_batch_size = loader, global_batch_size
+        self.queued_batches = loader.num_workers * loader.prefetch_factor
         self.train, self.held_out_set, self.random_items = train, held_out, random_items
         self.world, self.seed, self.accumulation = world, run.seed, run.accumulation_steps
         self.micro_batch_size = global_batch_size // (world.world_size * self.accumulation)

@@ -23,7 +23,8 @@ class FromLedger:
         return self
 
     def explain(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The bound, its share and the slowest rank; `undetermined` when nothing takes half."""
+        """The bound, its share and the slowest rank; `undetermined` when nothing takes half, or
+        when it may be compute or communication."""
         phases, wall_s = record["ledger"]["steady_phases_s"], record["ledger"]["steady_wall_s"]
         if not wall_s:
             return {"bound": "undetermined", "evidence": ["no steady step was measured"]}
@@ -33,6 +34,9 @@ class FromLedger:
         name, share = max(shares.items(), key=lambda item: item[1])
         found = name if share >= BOUND_AT else "undetermined"
         evidence = [f"{phase} {phases[phase] / wall_s:.1%}" for phase in phases if phases[phase]]
+        if found == "compute" and record["effective"].get("world_size", 1) > 1:
+            found = "undetermined"
+            evidence.append("backward contains the ranks' communication, which isn't told apart")
         return {
             "bound": found,
             "rank": record["ledger"]["slowest_rank"],

@@ -53,14 +53,21 @@ def write_account(
     findings = gates.run_gates(parts, before, steps_done)
     facts = effective.look(parts)
     everyone = gather(
-        {"phases": _phases(steps, tags), "spans": spans, **_steady(steps, tags)}, world
+        {
+            "phases": _phases(steps, tags),
+            "spans": spans,
+            "units_used": parts.units_used,
+            **_steady(steps, tags),
+        },
+        world,
     )
     peaks = max_over_ranks(torch.tensor([_host_gib(), _device_gib(parts)]).double(), world)
     if world.rank:
         return
 
     slowest = int(np.argmax([sum(r["steady"][i] for i in WORK) for r in everyone]))
-    units_per_step = parts.units_used * world.world_size / max(len(steps.step), 1)
+    units_used = sum(r["units_used"] for r in everyone)
+    units_per_step = units_used / max(len(steps.step), 1)
     record = empty_record()
     throughput, reasons = measure.steady_section(
         np.array(everyone[slowest]["step_s"]),
@@ -72,6 +79,7 @@ def write_account(
     record["throughput"] |= {"unit": data.unit} | throughput
     record["throughput"] |= {
         "samples_used": findings.samples_used,
+        "units_used": units_used,
         "units_per_step": units_per_step,
         "global_batch_size": getattr(data, "global_batch_size", None),
         "micro_batch_size": getattr(data, "micro_batch_size", None),

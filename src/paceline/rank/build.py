@@ -51,8 +51,6 @@ def build(
     curves = Curves(state.history)
     state.fold = partial(curves.fold, world)
     seed_everything(run.seed + 1_000_003 * (world.rank + 1))
-    loader = getattr(data, "loader", None)
-    queued = loader.num_workers * loader.prefetch_factor if loader else 0
     parts = Parts(
         world=world,
         run=run,
@@ -68,7 +66,7 @@ def build(
         stop=stop,
         progress=Progress(directory, world, run.steps),
         warmup_steps=measure.warmup_steps,
-        refill_steps=math.ceil(queued / run.accumulation_steps),
+        refill_steps=math.ceil(getattr(data, "queued_batches", 0) / run.accumulation_steps),
     )
     return parts, before
 

@@ -19,7 +19,7 @@ def look(parts: Parts) -> dict[str, Any]:
     parameters = list(model.parameters())
     report = parts.compile.report()
     return {
-        "device": str(parameters[0].device) if parameters else str(world.device),
+        "device": (parameters[0] if parameters else world).device.type,
         "world_size": world.world_size,
         "threads_per_rank": torch.get_num_threads(),
         "compile": f"{report.frames_compiled} frames" if report.frames_compiled else "eager",

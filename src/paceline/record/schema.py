@@ -84,6 +84,7 @@ def empty_record() -> dict[str, Any]:
                 "steps_measured",
                 "steps_excluded",
                 "samples_used",
+                "units_used",
                 "units_per_step",
                 "global_batch_size",
                 "micro_batch_size",

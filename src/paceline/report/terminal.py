@@ -94,7 +94,8 @@ def job(record: dict[str, Any], console: Console) -> None:
     console.print(head, soft_wrap=True)
     lines = _rate(record) + _batch(record) + _phases(record) + _training(record) + _ran_as(record)
     reasons = validity["reasons"][:REASONS]
-    lines += [("validity" if i == 0 else "", reason) for i, reason in enumerate(reasons)]
+    label = "not known" if validity["verdict"] == "valid" else "validity"
+    lines += [(label if i == 0 else "", reason) for i, reason in enumerate(reasons)]
     lines += _diagnosis(record)
     lines.append(("record", f"{record['job']['dir']}/result.json"))
     for name, text in lines:
