@@ -111,7 +111,7 @@ def _entry() -> Callable[[], None]:
     """The function that Hydra calls with a composed config: in a single run, and in every cell
     of a sweep under a launcher that isn't ours."""
     import hydra
-    from omegaconf import DictConfig
+    from omegaconf import DictConfig, open_dict, read_write
 
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")
     def entry(config: DictConfig) -> object:
@@ -125,7 +125,9 @@ def _entry() -> Callable[[], None]:
         job = SESSION.job
         if job is None:
             hydra_config = HydraConfig.get()
-            root: Any = HydraConfig.instance().cfg
+            root: Any = config.copy()
+            with read_write(root), open_dict(root):
+                root.hydra = hydra_config  # Hydra gives a job's config without it
             job = make_job(root, Path(hydra_config.runtime.output_dir), sweep="stock")
         return run_job(job, screen())
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import TINY, Command, Done
+from tests.conftest import TINY, Command
+from tests.swept import Swept, sweep
 
 pytestmark = pytest.mark.distributed
 
@@ -34,39 +33,7 @@ class Model(nn.Module):
         self.step += self.training
         return self.head(x)
 '''
-SWEEP = [
-    "-m",
-    *TINY,
-    "strategy=ddp",
-    "model._target_=mine.Model",
-    "hydra.sweep.dir=outputs/sweeps/s",
-]
-
-
-@dataclass
-class Swept:
-    """A sweep's command and what its directory held right after it."""
-
-    done: Done
-    records: list[dict[str, Any]]
-    table: dict[str, Any]
-    files: dict[str, bytes]
-
-    def cell(self, *overrides: str) -> dict[str, Any]:
-        """The record with these overrides, the newest of several."""
-        found = [r for r in self.records if set(overrides) <= set(r["job"]["overrides"])]
-        return max(found, key=lambda r: str(r["job"]["started_at"]))
-
-    def row(self, *values: str) -> dict[str, Any]:
-        """The row with these values of the swept keys."""
-        (only,) = [r for r in self.table["rows"] if tuple(r["overrides"].values()) == values]
-        return only
-
-
-def sweep(command: Command, *words: str) -> Swept:
-    done = command(*words)
-    files = {p.parent.name: p.read_bytes() for p in done.cwd.glob("outputs/sweeps/*/*/result.json")}
-    return Swept(done, done.jobs("outputs/sweeps/*"), done.table(), files)
+SWEEP = [*TINY, "strategy=ddp", "model._target_=mine.Model"]
 
 
 @pytest.fixture(scope="module")
@@ -168,51 +135,3 @@ def test_a_sweep_stops_at_the_first_failure_if_told_to(command: Command) -> None
     assert [r["note"] for r in swept.table["rows"][1:]] == ["not run"] * 2
     assert swept.done.out.count("not run") >= 2
     assert len(swept.files) == 1
-
-
-class TestWorldSizes:
-    """strategy=single,ddp launch.nproc=1,2."""
-
-    WORDS = (
-        "-m",
-        *TINY,
-        "strategy=single,ddp",
-        "launch.nproc=1,2",
-        "hydra.sweep.dir=outputs/sweeps/s",
-    )
-
-    @pytest.fixture(scope="class")
-    def swept(self, module_command: Command, tmp_path_factory: pytest.TempPathFactory) -> Swept:
-        module_command.cwd = tmp_path_factory.mktemp("world")
-        return sweep(module_command, *self.WORDS)
-
-    def test_world_size_is_swept(self, swept: Swept) -> None:
-        assert swept.done.code == 0, swept.done.err
-        two = swept.cell("strategy=ddp", "launch.nproc=2")
-        assert two["effective"]["world_size"] == 2
-        assert two["validity"]["verdict"] == "valid"
-        assert swept.row("ddp", "2")["world_size"] == 2
-
-    def test_what_cannot_run_is_skipped_with_the_reason(self, swept: Swept) -> None:
-        status = swept.cell("strategy=single", "launch.nproc=2")["status"]
-        assert status["state"] == "skipped"
-        assert "strategy=single runs one process" in status["message"]
-        assert swept.row("single", "2")["state"] == "skipped"
-
-    def test_ddp_over_one_rank_is_ineffective(self, swept: Swept) -> None:
-        validity = swept.cell("strategy=ddp", "launch.nproc=1")["validity"]
-        assert validity["verdict"] == "ineffective"
-        assert any("synchronises nothing" in r for r in validity["reasons"])
-        shown = swept.row("ddp", "1")
-        assert (shown["validity"], shown["verdict"]) == ("ineffective", "invalid")
-
-    def test_other_threads_are_pointed_out(self, swept: Swept) -> None:
-        valid = [r for r in swept.records if r["validity"]["verdict"] == "valid"]
-        threads = {r["effective"]["threads_per_rank"] for r in valid}
-        noted = any(n.startswith("threads_per_rank differs") for n in swept.table["notes"])
-        assert noted == (len(threads) == 2)  # on one core every rank has one thread
-
-    def test_under_strict_it_ends_with_3(self, swept: Swept, module_command: Command) -> None:
-        again = sweep(module_command, *self.WORDS, "strict=true")
-        assert again.done.code == 3
-        assert again.files == swept.files

@@ -159,7 +159,8 @@ def _check_value(key: str, value: Any, hint: Any) -> list[str]:
         way = spoken(checkable(hint))
         if way.startswith("text") and isinstance(value, int | float):
             way += f", as {key}='\"{value}\"'"
-        return [f"{key}={shown(value)}: {said}; give {way}{bare_off(value)}"]
+        off = bare_off(value) if "str" in said else ""
+        return [f"{key}={shown(value)}: {said}; give {way}{off}"]
     return []
 
 
@@ -202,9 +203,10 @@ def _check_call(
             problems.append(f"{where}={shown(value)}: paceline passes this itself; leave it out")
         elif field not in named and not open_ended:
             known = [k for k in named if k not in given]
+            way = suggest(str(field), known)
+            way = "" if way in "".join(problems) else way  # the list of all, once
             problems.append(
-                f"{where}={shown(value)}: {name} takes no such argument{suggest(str(field), known)}"
-                f"; leave it out with ~{where}"
+                f"{where}={shown(value)}: {name} takes no such argument{way}; leave it out: ~{where}"
             )
         elif isinstance(value, Mapping) and "_target_" in value:
             problems += check_target(where, value)  # of any type: an object will be in its place

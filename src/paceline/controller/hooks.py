@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from paceline.controller.plan import make_job
-from paceline.controller.problems import examine
+from paceline.controller.problems import examine, typed_in
 from paceline.controller.refusal import print_problems, typed_problems
 from paceline.controller.session import EXIT_CONFIG, SESSION
 from paceline.controller.show import print_plan
@@ -40,7 +40,7 @@ class Hooks(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         directory, wrong = _directory(config, "hydra.sweep.dir")
         if wrong:
-            _refuse([*typed_problems(list(config.hydra.overrides.task)), *wrong])
+            _refuse([*typed_problems(typed_in(config)), *wrong])
         SESSION.sweep_dir = directory
         SESSION.sweep_dir_was_there = directory.exists()
         new = [p for p in (directory, *directory.parents) if not p.exists()]

@@ -33,7 +33,7 @@ def examine(root: DictConfig, wrong: Iterable[str] = ()) -> Findings:
     tree = _Tree()
     config = {str(key): tree.plain(str(key), root, key) for key in root if key != "hydra"}
     choices: Any = OmegaConf.to_container(root.hydra.runtime.choices)
-    problems = _several_options(root.hydra.overrides.task)
+    problems = _several_options(typed_in(root))
     problems += [p for p in checker.check(config) if not keys_of(p) & set(tree.unresolved)]
     problems += tree.unresolved.values()
     bad = {key for problem in problems for key in keys_of(problem)}
@@ -41,6 +41,12 @@ def examine(root: DictConfig, wrong: Iterable[str] = ()) -> Findings:
     tried = _try_out(config, bad)
     bad |= {key for problem in tried for key in keys_of(problem)} | set(wrong)
     return Findings(config, choices, problems + tried, broken_rules(config, choices, wrong=bad))
+
+
+def typed_in(root: DictConfig) -> list[str]:
+    """The overrides as they were typed: an interpolation in one is none in the list of them."""
+    typed: Any = OmegaConf.to_container(root.hydra.overrides.task, resolve=False)
+    return list(map(str, typed))
 
 
 def keys_of(problem: str) -> set[str]:
@@ -61,7 +67,7 @@ class _Tree:
         written = ""
         if OmegaConf.is_interpolation(parent, key):
             node: Any = parent._get_node(key)
-            written = str(node._value())
+            written = f"{node._value()!s}"
             self._reads[path] = re.findall(r"\$\{([\w.]+)\}", written)
         try:
             value = parent[key]

@@ -215,7 +215,7 @@ class _Typed:
 
     def _no_config(self, error: Any) -> str:
         if isinstance(error, MissingConfigException) and "primary config" in str(error):
-            known = self._options("")
+            known = [name for name in self._options("") if not name.startswith("_")]
             said = checker.suggest(self.config_name, known)
             return f"--config-name={self.config_name}: there is no such config{said}"
         return f"--config-name={self.config_name}: {_reason(error)}"
