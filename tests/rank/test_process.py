@@ -13,12 +13,12 @@ from paceline.rank import process
 torch.set_num_threads(1)
 if sys.argv[1] == "steady":
     assert process.keep_freed_memory()
-def work():
-    for _ in range(20):
-        [torch.ones(1_000_000) for _ in range(50)]
-work()
+def activations():
+    return [torch.ones(1_000_000) for _ in range(50)]
+held = activations()
+del held
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-work()
+held = activations()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
