@@ -32,8 +32,8 @@ def faults(host_memory: str) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs glibc's mallopt")
-def test_steady_host_memory_ends_the_page_faults() -> None:
-    assert faults("steady") < faults("system") / 20
+def test_steady_host_memory_faults_far_less() -> None:
+    assert faults("steady") < faults("system") / 3
 
 
 ORPHAN = """

@@ -89,7 +89,8 @@ def run_cells(
     rerun = _note(cells, sweep_dir, bool(missing))
     print_start(jobs, missing, len(cells.skipped), sweep_dir, console)
     for job, reason in cells.skipped:
-        _record_skipped(job, reason)
+        if finished(job.directory) is None:
+            _record_skipped(job, reason)
     done: dict[str, Any] = {}
     todo = _with_baselines(jobs, missing, sweep_dir, rerun)
     for number, job in enumerate(todo, 1):
