@@ -8,7 +8,7 @@ from tests.conftest import TINY, Command, Done
 
 pytestmark = pytest.mark.distributed
 
-TALKATIVE = '''
+TALKATIVE = """
 import logging, os, warnings
 
 from torch import nn
@@ -25,7 +25,7 @@ class Model(nn.Module):
 
     def forward(self, x):
         return self.head(x)
-'''
+"""
 
 
 @pytest.fixture(scope="module")

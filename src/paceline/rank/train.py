@@ -187,16 +187,18 @@ def evaluate(parts: Parts, batches: int) -> float | None:
     return summed_all / weight_all if weight_all else None
 
 
-def _seed(weight: Any, accumulation: int, like: Tensor) -> Tensor:
+def _seed(weight: Tensor | int, accumulation: int, like: Tensor) -> Tensor:
     """What backward starts with, so that the gradient is that of the mean over the step: each
-    micro-batch has the same weight here, and the strategy averages over ranks."""
-    return torch.as_tensor(1.0 / (weight * accumulation), device=like.device).to(like.dtype)
+    micro-batch has the same weight here, and the strategy averages over ranks. No sync."""
+    if isinstance(weight, Tensor):
+        return (1.0 / (weight * accumulation)).to(like.dtype)
+    return torch.full((), 1.0 / (weight * accumulation), dtype=like.dtype, device=like.device)
 
 
 def _reweigh(optimizer: torch.optim.Optimizer, units: int, weight: Tensor, world: World) -> None:
     """Micro-batches weigh differently (masked tokens): gradients were taken per unit; make them
     per weight, over all ranks. units / weight of the whole step, as a tensor: no sync."""
-    whole = torch.stack([weight, torch.as_tensor(float(units), device=weight.device)])
+    whole = torch.stack([weight, torch.full_like(weight, float(units))])
     if not world.alone:
         torch.distributed.all_reduce(whole)
     grads = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
