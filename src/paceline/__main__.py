@@ -21,15 +21,20 @@ def main(argv: list[str] | None = None) -> int:
         from paceline.report import commands
 
         return commands.run(argv[0], argv[1:])
-    from paceline.controller.adopt import adopted, follow, leave
+    from paceline.controller.adopt import adopted, dismiss, follow, leave, open_store
 
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a console script doesn't: a user's own class must be found
-    if adopted() and os.environ["RANK"] != "0":
-        leave(2 if _is_multirun(argv) else follow())
+    if not adopted():
+        return _hydra(argv)
+    if os.environ["RANK"] != "0":
+        leave(follow())
+    from paceline.controller.session import SESSION
+
+    SESSION.store = open_store()
     code = _hydra(argv)
-    if adopted():
-        leave(code)
+    dismiss(SESSION.store, code)
+    leave(code)
     return code
 
 
@@ -61,10 +66,6 @@ def _hydra(argv: list[str]) -> int:
     if refused:
         return _refusal([refused])
     OmegaConf.register_new_resolver("paceline.cell", _cell_directory, replace=True)
-    if adopted():
-        from paceline.controller.adopt import open_store
-
-        SESSION.store = open_store()
     try:
         with _stoppable():
             _entry()()
@@ -75,10 +76,7 @@ def _hydra(argv: list[str]) -> int:
 
         return _refusal(all_problems(error, overrides, config_dir(), args.config_dir))
     except SystemExit as end:
-        if end.code:
-            _tell_others()
-            return int(end.code) if isinstance(end.code, int) else EXIT_CONFIG
-        return 0
+        return end.code if isinstance(end.code, int) else EXIT_CONFIG if end.code else 0
     except Interrupted:
         pass
     except KeyboardInterrupt:
@@ -178,21 +176,7 @@ def _refusal(problems: list[str]) -> int:
     from paceline.controller.session import EXIT_CONFIG
 
     print_problems(problems)
-    _tell_others()
     return EXIT_CONFIG
-
-
-def _tell_others() -> None:
-    from paceline.controller.session import SESSION
-
-    if SESSION.store is not None:
-        from paceline.controller.adopt import refuse
-
-        refuse(SESSION.store)
-
-
-def _is_multirun(argv: list[str]) -> bool:
-    return "-m" in argv or "--multirun" in argv
 
 
 def _options(argv: list[str], overrides: list[str]) -> list[str]:

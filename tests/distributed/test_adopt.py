@@ -13,7 +13,7 @@ from tests.conftest import TINY, Command, Done
 
 pytestmark = pytest.mark.distributed
 
-TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node=2 -m paceline".split()
+TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "paceline"]
 
 LATE = """
 import os, time
@@ -43,7 +43,7 @@ class Model(nn.Module):
 
 
 def torchrun(command: Command, *words: str, **options: Any) -> Done:
-    process = command.start(*words, program=[sys.executable, *TORCHRUN], **options)
+    process = command.start(*words, program=[sys.executable, "-m", *TORCHRUN], **options)
     return command.wait(process)
 
 
@@ -79,7 +79,7 @@ class TestALateRank:
         assert record["effective"]["threads_per_rank"] == threads
 
     def test_only_rank_0_speaks(self, done: Done) -> None:
-        assert done.out.count("steady step") == 1
+        assert done.out.count("completed, valid") == 1
         assert (Path(done.job()["job"]["dir"]) / "log/rank1.log").exists()
 
 
@@ -117,6 +117,13 @@ def test_what_cannot_run_is_said_once_and_leaves_nothing(
     assert done.code != 0
     for text in said:
         assert (done.out + done.err).count(text) == 1, done.err
+    assert not (command.cwd / "outputs").exists()
+
+
+@pytest.mark.parametrize("words", [["plan=true", "strategy=ddp"], ["--cfg", "job"]])
+def test_what_needs_no_ranks_ends_all_of_them(command: Command, words: list[str]) -> None:
+    done = torchrun(command, *words)
+    assert done.code == 0, done.err
     assert not (command.cwd / "outputs").exists()
 
 

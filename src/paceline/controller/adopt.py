@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline.controller.launch import Ended
 
-KEY, REFUSED = "paceline/job", "refused"
+KEY, DISMISSED = "paceline/job", "dismissed "
 
 
 def adopted() -> bool:
@@ -34,8 +34,8 @@ def follow() -> int:
     """What every rank but 0 does: wait for the job, run it; the process's exit code."""
     store = open_store()
     path = store.get(KEY).decode()
-    if path == REFUSED:
-        return 2
+    if path.startswith(DISMISSED):
+        return int(path.removeprefix(DISMISSED))
     rank = os.environ["RANK"]
     log = Path(path).parent / "log" / f"rank{rank}.log"
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -45,9 +45,10 @@ def follow() -> int:
     return 1 if ended.exits else 0
 
 
-def refuse(store: Any) -> None:
-    """Tell the other ranks that there is nothing to run."""
-    store.set(KEY, REFUSED)
+def dismiss(store: Any, code: int) -> None:
+    """Have the other ranks end alike, in case there was no job for them. Not before RANK 0 has
+    said why: the launcher ends all ranks as soon as one has failed."""
+    store.set(KEY, f"{DISMISSED}{code}")
 
 
 def run_adopted(job_yaml: Path, start: float, store: Any) -> Ended:

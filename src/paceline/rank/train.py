@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,20 +13,16 @@ from paceline.rank.curves import Curves
 from paceline.rank.ledger import (
     BACKWARD,
     CHECKPOINT,
-    COMPILED,
     DATA_WAIT,
     FORWARD,
     OPTIMIZER,
     OTHER,
-    PROFILED,
     PROFILER,
-    SAVED,
-    STEADY,
     TO_DEVICE,
-    WARMUP,
     Ledger,
 )
 from paceline.rank.progress import Progress
+from paceline.rank.tags import Tagger
 from paceline.rank.world import StopFlag, sum_over_ranks
 from paceline.types import (
     Batch,
@@ -78,17 +73,13 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
     """
     run, world, state, ledger = parts.run, parts.world, parts.state, parts.ledger
     model, loss, strategy, precision = parts.model, parts.loss, parts.strategy, state.precision
-    optimizer, scheduler, data, batches = (
-        state.optimizer,
-        state.scheduler,
-        state.data,
-        parts.batches,
-    )
-    mark, accumulation = ledger.mark, run.accumulation_steps
+    optimizer, scheduler, data = state.optimizer, state.scheduler, state.data
+    batches, mark, accumulation = parts.batches, ledger.mark, run.accumulation_steps
     fixed_weight = getattr(loss, "fixed_weight", False)
     on_host = world.device.type == "cpu"
     seed: Tensor | None = None  # d(mean loss of the step) / d(summed loss of a micro-batch)
-    compiled, unsettled = parts.compile.count(), parts.refill_steps if extra else parts.warmup_steps
+    unsettled = parts.refill_steps if extra else parts.warmup_steps
+    tagger = Tagger(unsettled, parts.refill_steps, parts.compile.count())
 
     ledger.begin()
     for step in range(first_step, last_step):
@@ -99,11 +90,7 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
         for micro in range(accumulation):
             batch = next(batches, END)
             if batch is END:
-                raise DataError(
-                    f"rank {world.rank}: the data source ended in step {step}, after "
-                    f"{parts.micro_batches_used} micro-batches; run.steps={run.steps} with "
-                    f"run.accumulation_steps={accumulation} needs {run.steps * accumulation}"
-                )
+                raise _ended(parts, step)
             mark(DATA_WAIT)
             if not on_host:
                 batch = place(batch, world.device)
@@ -144,20 +131,12 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
         disturbed = not extra and parts.profiler.tick()
         mark(PROFILER)
 
-        if parts.compile.count() != compiled:
-            compiled, tag = parts.compile.count(), COMPILED
-            unsettled = max(unsettled, 1)
-        else:
-            tag = PROFILED if disturbed else SAVED if saved else WARMUP if unsettled else STEADY
-            unsettled = max(unsettled - 1, 0)
-        if saved or disturbed:
-            unsettled = max(unsettled, parts.refill_steps)
         if parts.progress.due():
             units_all = parts.units_used * world.world_size
             mean = step_loss / step_weight
             parts.progress.report(step + 1, units_all, mean, ledger.recent_share(DATA_WAIT))
         mark(OTHER)
-        ledger.end_step(step, tag)
+        ledger.end_step(step, tagger.tag(parts.compile.count(), saved, disturbed))
         if stopping:
             return step + 1
     return last_step
@@ -185,6 +164,15 @@ def evaluate(parts: Parts, batches: int) -> float | None:
     model.train()
     summed_all, weight_all = sum_over_ranks(total, parts.world).tolist()
     return summed_all / weight_all if weight_all else None
+
+
+def _ended(parts: Parts, step: int) -> DataError:
+    run, used = parts.run, parts.micro_batches_used
+    return DataError(
+        f"rank {parts.world.rank}: the data source ended in step {step}, after {used} "
+        f"micro-batches; run.steps={run.steps} with run.accumulation_steps="
+        f"{run.accumulation_steps} needs {run.steps * run.accumulation_steps}"
+    )
 
 
 def _seed(weight: Tensor | int, accumulation: int, like: Tensor) -> Tensor:
