@@ -17,11 +17,13 @@ torch.nn.utils.clip_grad_norm_ everywhere, through the library's own call where 
   the second's batches ready-made through a torch DataLoader (batch_size=None, no collation), the
   fastest way in that all of them support.
 
-Windows of some hundred steps take turns. The order rotates, and each round is followed by one in
-the reverse order, so that a drift of the machine cancels in the pair; a pair of rounds gives one
-ratio side / raw. Reported: the median over pairs, and Student's t interval of their mean. Before
-each window a few steps aren't timed. The time of a window is read around it; in a peer's fit(),
-whose start and end aren't its loop, at the requests for its first batch and for the one after it.
+Windows of some 30 to 100 ms take turns, short enough that most of them aren't interrupted. The
+order rotates, and each round is followed by one in the reverse order, so that a drift of the
+machine cancels in the pair; a pair of rounds gives one ratio side / raw. Reported: the median over
+pairs, and Student's t interval over the medians of up to ten stretches of them, so that a few
+interrupted windows don't decide. Before each window a few steps aren't timed. The time of a window
+is read around it; in a peer's fit(), whose start and end aren't its loop, at the requests for its
+first batch and for the one after its last.
 """
 
 from __future__ import annotations
@@ -45,25 +47,28 @@ from paceline.controller.plan import cores
 from paceline.rank.process import keep_freed_memory
 from paceline.record.measure import t_interval
 
+STRETCHES = 10
+
 
 @dataclass(frozen=True)
 class Section:
     name: str
     shape: Shape
     steps: int  # in a window
+    more_rounds: int  # times --rounds: two sides alone are soon through a round
     target: float  # of paceline's ratio
     peers: bool
 
 
 SECTIONS = (
-    Section("a step of some 100 us", Shape(32, (64,), 4, batch=32), 300, 1.10, True),
-    Section("a step of some 5 ms", Shape(32, (512, 512), 4, batch=256), 60, 1.01, False),
+    Section("a step of some 100 us", Shape(32, (64,), 4, batch=32), 100, 1, 1.10, True),
+    Section("a step of some 5 ms", Shape(32, (512, 512), 4, batch=256), 20, 4, 1.01, False),
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="loop overhead of paceline and its peers")
-    parser.add_argument("--rounds", type=int, default=40, help="an even number; default 40")
+    parser.add_argument("--rounds", type=int, default=60, help="an even number; default 60")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     args = parser.parse_args()
     if args.rounds < 2 or args.rounds % 2:
@@ -75,7 +80,7 @@ def main() -> None:
         f"torch {torch.__version__}, python {platform.python_version()}, one of {cores()} cores; "
         f"memory kept by the allocator: {'yes' if steady else 'this C library cannot'}"
     )
-    sections = [measure(section, args.rounds) for section in SECTIONS]
+    sections = [measure(section, args.rounds * section.more_rounds) for section in SECTIONS]
     for section in sections:
         print_section(section)
     if args.json:
@@ -133,12 +138,14 @@ def row(
         return {"side": name, "version": None, "step_us": None, "ratio": None, "ci95": None}
     mine = np.array(seconds[name]).reshape(-1, 2).sum(axis=1)
     raw = np.array(seconds["raw"]).reshape(-1, 2).sum(axis=1)
-    interval = t_interval(mine / raw)
+    ratios = mine / raw
+    stretches = np.array_split(ratios, min(len(ratios), STRETCHES))
+    interval = t_interval(np.array([np.median(stretch) for stretch in stretches]))
     one = {
         "side": name,
         "version": version,
         "step_us": statistics.median(seconds[name]) / steps * 1e6,
-        "ratio": float(np.median(mine / raw)),
+        "ratio": float(np.median(ratios)),
         "ci95": [interval.low, interval.high],
     }
     return one | ({"target": target} if name == "paceline" else {})

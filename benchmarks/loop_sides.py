@@ -26,7 +26,7 @@ from paceline.rank.train import train
 from paceline.rank.world import StopFlag
 from paceline.types import World
 
-UNTIMED = 20
+UNTIMED = 5
 CLIP = 1.0
 
 

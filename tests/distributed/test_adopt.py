@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.conftest import TINY, Command, Done
 
@@ -101,7 +100,6 @@ def test_a_failing_rank_is_named(command: Command) -> None:
 REFUSED = [
     (["strategy=ddp", "optimizer.lrr=1"], ["optimizer.lrr", "did you mean lr?"]),
     (["strategy=ddp", "launch.nproc=3"], ["launch.nproc=3", "WORLD_SIZE=2"]),
-    (["strategy=single"], ["strategy=single", "strategy=ddp"]),
     (
         ["-m", "strategy=ddp", "run.seed=0,1"],
         ["paceline -m strategy=ddp run.seed=0,1 launch.nproc=2"],
@@ -109,7 +107,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("words, said", REFUSED, ids=["key", "nproc", "single", "multirun"])
+@pytest.mark.parametrize("words, said", REFUSED, ids=["key", "nproc", "multirun"])
 def test_what_cannot_run_is_said_once_and_leaves_nothing(
     command: Command, words: list[str], said: list[str]
 ) -> None:
@@ -120,15 +118,7 @@ def test_what_cannot_run_is_said_once_and_leaves_nothing(
     assert not (command.cwd / "outputs").exists()
 
 
-@pytest.mark.parametrize("words", [["plan=true", "strategy=ddp"], ["--cfg", "job"]])
-def test_what_needs_no_ranks_ends_all_of_them(command: Command, words: list[str]) -> None:
-    done = torchrun(command, *words)
+def test_what_needs_no_ranks_ends_all_of_them(command: Command) -> None:
+    done = torchrun(command, "plan=true", "strategy=ddp")
     assert done.code == 0, done.err
     assert not (command.cwd / "outputs").exists()
-
-
-def test_the_command_that_it_names_instead_works(command: Command) -> None:
-    done = command("-m", *TINY, "strategy=ddp", "run.seed=0,1", "launch.nproc=2", "run.steps=10")
-    assert done.code == 0, done.err
-    found = [yaml.safe_load(p.read_text()) for p in command.cwd.rglob("job.yaml")]
-    assert [f["requested"]["world_size"] for f in found] == [2, 2]

@@ -195,12 +195,18 @@ def test_a_stock_launcher_ends_with_the_table_too(command: Command) -> None:
 
 def test_a_sweeper_gets_a_rate_or_a_typed_failure(command: Command) -> None:
     own(command, SWEEPER, "hydra_plugins/one_by_one.py")
-    words = [*TINY, "optimizer.lr=1e30", "run.clip_grad_norm=null", "hydra/sweeper=one_by_one"]
-    done = command("-m", *words, "run.seed=0", "precision=fp32", "run.steps=30", "tag=a,b")
+    words = ["run.clip_grad_norm=null", "hydra/sweeper=one_by_one", "optimizer.lr=0.1,1e30"]
+    done = command("-m", *TINY, *words)
     assert done.code == 1, done.err
-    got = json.loads((command.cwd / "got.json").read_text())
-    assert [status for status, _ in got] == ["COMPLETED", "COMPLETED"]
-    assert all("nonfinite" in what for _, what in got)
+    (first, rate), (second, why) = json.loads((command.cwd / "got.json").read_text())
+    assert (first, second) == ("COMPLETED", "COMPLETED")
+    good, bad = (r for r in done.jobs("outputs/sweeps/*"))
+    if good["status"]["state"] != "completed":
+        good, bad = bad, good
+    assert rate == good["throughput"]["sustained_units_per_s"]
+    assert bad["status"]["kind"] == "nonfinite"
+    assert "nonfinite" in why
+    assert [r["state"] for r in done.table()["rows"]] == ["completed", "failed"]
 
 
 def test_repeats_are_the_outermost_loop_wherever_they_are_typed(command: Command) -> None:
@@ -215,6 +221,7 @@ def test_repeats_are_the_outermost_loop_wherever_they_are_typed(command: Command
 def test_ranks_get_a_config_without_anything_left_to_resolve(command: Command) -> None:
     seed = "run.seed='${oc.decode:${oc.env:SEED_OF_MINE}}'"
     words = ["strategy=ddp", seed, "scheduler.total_iters=${run.accumulation_steps}"]
+    words += ["launch.threads_per_rank=1"]
     done = command(*TINY, *words, env={"SEED_OF_MINE": "7"})
     assert done.code == 0, done.err
     record = done.job()
@@ -223,3 +230,4 @@ def test_ranks_get_a_config_without_anything_left_to_resolve(command: Command) -
     assert "${" not in yaml.safe_dump(config)
     assert config["run"]["seed"] == record["job"]["seed"] == 7
     assert config["scheduler"]["total_iters"] == 1
+    assert record["requested"]["threads_per_rank"] == record["effective"]["threads_per_rank"] == 1

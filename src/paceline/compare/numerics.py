@@ -66,7 +66,11 @@ def _first_steps(mine: Any, theirs: Any, deviation: Any, rtol: float) -> str | N
 def _last_tenth(mine: Any, theirs: Any, steps: Any, rtol: float) -> str | None:
     count = max(1, len(steps) // 10)
     end, base_end = float(mine[-count:].mean()), float(theirs[-count:].mean())
-    off = float(_relative(np.array([end]), np.array([base_end]))[0])
+    # relative to the loss, but never to less than a twentieth of where it began: close to 0 two
+    # honest runs differ by more than a percent of what is left
+    least = float(np.abs(theirs[:1]).max(initial=0.0)) / 20
+    size = max(abs(base_end), least, SMALLEST)
+    off = abs(end - base_end) / size if math.isfinite(end - base_end) else math.inf
     if off <= rtol or end == base_end:
         return None
     return (

@@ -82,6 +82,6 @@ def _import(name: str, parent: Any = None) -> Any:
 
 
 def _none_there(where: str, word: str, parent: Any) -> ImportError:
-    public = [name for name in dir(parent) if not name.startswith("_")]
+    public = [n for n in dir(parent) if n[0] != "_" and callable(getattr(parent, n, None))]
     way = near(word, public) or "; give module.Class"
     return ImportError(f"{where} has no {word}{way}")

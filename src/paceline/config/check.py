@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Mapping
+import typing
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -38,7 +39,16 @@ TRIED = (1, 0.5, 0, 8, 1_000_000, [1], "x")
 def check(config: Mapping[str, Any]) -> list[str]:
     """Every problem of a resolved config (plain containers), as sentences; empty if it can run."""
     known = [*GROUPS, *PLAIN, *SCALARS]
-    problems = _missing([key for key in known if key not in config])
+    missing = [key for key in known if key not in config]
+    if len(missing) > len(GROUPS):  # a primary config that is not built on ours
+        listed = ", ".join(missing)
+        return [f"{listed}: missing; begin the defaults list of your config with `- config`"]
+    problems = [
+        f"{key}: missing, every job needs it; choose an option: {key}=OPTION"
+        if key in GROUPS
+        else f"{key}: missing, every job needs it; don't remove it"
+        for key in missing
+    ]
     for key, node in config.items():
         if key in SCALARS:
             problems += _check_value(key, node, SCALARS[key])
@@ -74,18 +84,6 @@ def check_target(key: str, node: Mapping[str, Any], given: tuple[str, ...] = ())
     return _check_call(key, node, fields, target, given)
 
 
-def _missing(keys: list[str]) -> list[str]:
-    if len(keys) > len(GROUPS):  # a primary config that is not built on ours
-        listed = ", ".join(keys)
-        return [f"{listed}: missing; begin the defaults list of your config with `- config`"]
-    return [
-        f"{key}: missing, every job needs it; choose an option: {key}=OPTION"
-        if key in GROUPS
-        else f"{key}: missing, every job needs it; don't delete it"
-        for key in keys
-    ]
-
-
 def _check_group(key: str, node: Any) -> list[str]:
     if not isinstance(node, Mapping):
         return [
@@ -107,23 +105,49 @@ def _check_fields(key: str, node: Any, cls: Any) -> list[str]:
         ]
     hints = hints_of(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
-    problems = []
+    found: dict[str, list[str]] = {}
     for name, value in node.items():
         where, hint = f"{key}.{name}", hints.get(name, Any)
         if name not in fields:
-            problems.append(f"{where}={shown(value)}: no such key{suggest(str(name), fields)}")
+            found[name] = [f"{where}={shown(value)}: no such key{suggest(str(name), fields)}"]
         elif is_settings(hint):
-            problems += _check_fields(where, value, hint)
+            found[name] = _check_fields(where, value, hint)
         else:
-            problems += _check_value(where, value, hint) or _check_nested(where, value)
+            found[name] = _check_value(where, value, hint) or _check_nested(where, value)
     for name, field in fields.items():
         default = (field.default, field.default_factory)
         if name not in node and default == (dataclasses.MISSING, dataclasses.MISSING):
-            problems.append(
-                f"{key}.{name}: missing, {cls.__name__} needs it; give it a value: "
-                f"+{key}.{name}=..."
-            )
-    return problems or [f"{key}{said}" for said in _refused(node, cls) or []]
+            way = f"give it a value: +{key}.{name}=..."
+            found[name] = [f"{key}.{name}: missing, {cls.__name__} needs it; {way}"]
+    usable = {name: node[name] for name, said in found.items() if not said}
+    others = {name: hints.get(name, Any) for name in found if name in fields and name not in usable}
+    return [p for said in found.values() for p in said] + [
+        f"{key}{said}" for said in _refused_beside(usable, others, cls)
+    ]
+
+
+def _refused_beside(
+    usable: Mapping[str, Any], others: Mapping[str, Any], cls: Any
+) -> Iterable[str]:
+    """What the class's own checks say of the usable values, whatever the others will be: these are
+    given by their hints, and stood in for."""
+    if not others:
+        return _refused(usable, cls) or []
+    best: list[str] | None = None
+    for value in TRIED:
+        stand_ins = {name: _stand_in(value, hint) for name, hint in others.items()}
+        said = _refused({**usable, **stand_ins}, cls, tuple(others))
+        if said is not None and (best is None or len(said) < len(best)):
+            best = said
+    return best or []
+
+
+def _stand_in(value: Any, hint: Any) -> Any:
+    """`value`, or else anything that the hint allows."""
+    for other in (value, *TRIED, *typing.get_args(hint), False, {}):
+        if not is_settings(hint) and not _check_value("", other, hint):
+            return other
+    return None
 
 
 def _refused(node: Mapping[str, Any], cls: Any, healed: tuple[str, ...] = ()) -> list[str] | None:
@@ -139,9 +163,9 @@ def _refused(node: Mapping[str, Any], cls: Any, healed: tuple[str, ...] = ()) ->
     named = re.match(r"\w+(?=\W)", said)
     name = named.group() if named else ""
     if name not in node or name in healed:
-        return None if healed else [f": {cls.__name__} refuses its values ({said})"]
-    others = (_refused({**node, name: value}, cls, (*healed, name)) for value in TRIED)
-    return [f".{said}", *min((o for o in others if o is not None), key=len, default=[])]
+        return None if healed else [f": {cls.__name__} refuses its values ({said}); change them"]
+    trials = (_refused({**node, name: value}, cls, (*healed, name)) for value in TRIED)
+    return [f".{said}", *min((t for t in trials if t is not None), key=len, default=[])]
 
 
 def _check_value(key: str, value: Any, hint: Any) -> list[str]:
@@ -206,7 +230,7 @@ def _check_call(
             way = suggest(str(field), known)
             way = "" if way in "".join(problems) else way  # the list of all, once
             problems.append(
-                f"{where}={shown(value)}: {name} takes no such argument{way}; leave it out: ~{where}"
+                f"{where}={shown(value)}: {name} takes no such argument{way}; remove: ~{where}"
             )
         elif isinstance(value, Mapping) and "_target_" in value:
             problems += check_target(where, value)  # of any type: an object will be in its place

@@ -16,8 +16,9 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 def near(word: str, known: Iterable[str]) -> str:
     """`; did you mean x?` or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    by_sound = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), by_sound, n=1)
+    return f"; did you mean {by_sound[close[0]]}?" if close else ""
 
 
 def shown(value: Any) -> str:

@@ -19,19 +19,16 @@ from paceline.controller.problems import examine, typed_in
 from paceline.controller.refusal import print_problems, typed_problems
 from paceline.controller.session import EXIT_CONFIG, SESSION
 from paceline.controller.show import print_plan
-from paceline.types import ConfigError
 
 
 class Hooks(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         directory, wrong = _directory(config, "hydra.run.dir")
-        try:
-            job = make_job(config, directory)
-        except ConfigError:
-            found = examine(config)
-            _refuse([*found.problems, *found.broken, *wrong])
-        if wrong:
-            _refuse(wrong)
+        found = examine(config)
+        problems = [*found.problems, *found.broken, *wrong]
+        if problems:
+            _refuse(problems)
+        job = make_job(config, directory)
         if config.plan:
             print_plan([job], [])
             raise SystemExit(0)

@@ -45,15 +45,14 @@ def work_hash(config: Mapping[str, Any]) -> str:
 
 
 def cell_name(choices: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Short, safe and readable, unique by its hash: gpt-ddp-bf16-inductor-1a2b3c4d."""
-    words = [str(choices.get(group, "own")) for group in NAMED]
-    slug = "-".join(re.sub(r"[^A-Za-z0-9_]+", "_", word) for word in words)
-    return f"{slug[:60]}-{config_hash(config)[:8]}"
+    """Short, safe and readable, unique by its hash: gpt-ddp-fp32-inductor-1a2b3c4d."""
+    words = [re.sub(r"[^A-Za-z0-9_]+", "_", str(choices.get(group) or "own")) for group in NAMED]
+    return f"{'-'.join(words)[:60]}-{config_hash(config)[:8]}"
 
 
 def unhashed(key: str) -> bool:
     """Is this override key outside the identity, so that two cells would share a directory?"""
-    head, _, rest = key.partition(".")
+    head, _, rest = re.sub("[/@]", ".", key).partition(".")
     if head == "repeat":
         return False
     return head in NOT_THE_JOB or rest in NOT_THE_CELL.get(head, ())
@@ -66,5 +65,14 @@ def _without(node: Any, keys: tuple[str, ...]) -> Any:
 
 
 def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
+    text = json.dumps(_same(value), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _same(value: Any) -> Any:
+    """One form for what is the same: 1.0 and 1 are, true and 1 are not; keys are text."""
+    if isinstance(value, Mapping):
+        return {str(k): _same(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_same(v) for v in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -113,9 +113,12 @@ def _status(job: Job, ended: Ended, record: dict[str, Any]) -> dict[str, Any]:
         return {"state": "completed" if trained else "invalid", "exit_code": 0}
     if ended.signal or outcomes & {"preempted", "interrupted"}:
         state = "preempted" if outcomes == {"preempted"} else "interrupted"
-        how = "killed: it did not stop in time" if ended.killed else "stopped at a step's end"
+        how = "stopped at a step's end" if outcomes else "stopped before it had trained"
+        how = "killed: it did not stop in time" if ended.killed else how
         return {"state": state, "message": how, "exit_code": 75 if state == "preempted" else 130}
-    return {"state": "failed", "exit_code": 1} | _cause(failures, ended, job.requested["world_size"])
+    return {"state": "failed", "exit_code": 1} | _cause(
+        failures, ended, job.requested["world_size"]
+    )
 
 
 def _cause(failures: list[dict[str, Any]], ended: Ended, world_size: int) -> dict[str, Any]:
@@ -128,7 +131,11 @@ def _cause(failures: list[dict[str, Any]], ended: Ended, world_size: int) -> dic
         cause = {key: failures[0][key] for key in keys} | {"message": _sentence(failures[0])}
     else:
         rank = next((r for r in ended.exits if r in silent), silent[0])
-        cause = {"kind": "worker_died", "rank": rank, "message": _death(rank, ended.exits.get(rank))}
+        cause = {
+            "kind": "worker_died",
+            "rank": rank,
+            "message": _death(rank, ended.exits.get(rank)),
+        }
         cause |= {key: failures[0][key] if failures else None for key in ("phase", "step")}
     others = [str(r) for r in sorted({*silent, *broken}) if r != cause["rank"]]
     if others:

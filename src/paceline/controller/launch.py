@@ -34,6 +34,7 @@ FORKSERVER_ENV = {
     "KINETO_LOG_LEVEL": "5",  # the profiler announces its every start and stop otherwise
 }
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+FORWARD_EVERY_S = 0.5
 
 
 @dataclass
@@ -53,10 +54,14 @@ def ensure_forkserver() -> int:
     context.set_forkserver_preload(PRELOAD)
     server: Any = multiprocessing.forkserver._forkserver
     before = {name: os.environ.get(name) for name in FORKSERVER_ENV}
+    # ignored by the forkserver, which a signal to the whole process group would end, ranks and all
+    handlers = {s: signal.signal(s, signal.SIG_IGN) for s in FORWARDED}
     os.environ.update(FORKSERVER_ENV)
     try:
         server.ensure_running()
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         for name, value in before.items():
             os.environ.pop(name)
             if value is not None:
@@ -106,22 +111,27 @@ def run_ranks(job_yaml: Path, nproc: int, stop_grace_s: float, launched_at: floa
 
 @contextmanager
 def _forwarding(server: int, grace_s: float, ended: Ended) -> Iterator[None]:
-    """Pass signals on to the ranks; a second Ctrl-C, or the end of the grace time, kills them."""
-    timer: list[threading.Timer] = []
+    """Pass signals on to the ranks, again and again, for a rank that is still starting misses the
+    first; a second Ctrl-C, or the end of the grace time, kills them."""
+    over = threading.Event()
 
-    def kill() -> None:
-        ended.killed = True
-        _signal_ranks(server, signal.SIGKILL, with_children=True)
+    def send() -> None:
+        number = signal.SIGKILL if ended.killed else ended.signal
+        _signal_ranks(server, number, with_children=ended.killed)
+
+    def pursue() -> None:
+        deadline = time.monotonic() + grace_s
+        while not over.wait(FORWARD_EVERY_S):
+            ended.killed = ended.killed or time.monotonic() >= deadline
+            send()
 
     def forward(number: int, frame: object) -> None:
-        if ended.signal and number == signal.SIGINT:
-            kill()
-            return
+        known = ended.signal
+        ended.killed = ended.killed or bool(known and number == signal.SIGINT)
         ended.signal = number
-        _signal_ranks(server, number)
-        timer.append(threading.Timer(grace_s, kill))
-        timer[-1].daemon = True
-        timer[-1].start()
+        send()
+        if not known:
+            threading.Thread(target=pursue, daemon=True).start()
 
     here = threading.current_thread() is threading.main_thread()
     before = {s: signal.signal(s, forward) for s in FORWARDED} if here else {}
@@ -129,8 +139,7 @@ def _forwarding(server: int, grace_s: float, ended: Ended) -> Iterator[None]:
     try:
         yield
     finally:
-        for t in timer:
-            t.cancel()
+        over.set()
         for number, handler in before.items():
             signal.signal(number, handler)
         if here:

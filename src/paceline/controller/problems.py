@@ -64,10 +64,10 @@ class _Tree:
 
     def plain(self, path: str, parent: DictConfig | ListConfig, key: Any) -> Any:
         """The value at `path`, with all below it."""
-        written = ""
+        written: Any = ""
         if OmegaConf.is_interpolation(parent, key):
             node: Any = parent._get_node(key)
-            written = f"{node._value()!s}"
+            written = node._value()
             self._reads[path] = re.findall(r"\$\{([\w.]+)\}", written)
         try:
             value = parent[key]
@@ -75,7 +75,8 @@ class _Tree:
             self.unresolved[path] = _why(path, written, error)
             return checker.MISSING
         if isinstance(value, DictConfig):
-            return {k: self.plain(f"{path}.{k}", value, k) for k in value}
+            names: list[Any] = list(value)
+            return {name: self.plain(f"{path}.{name}", value, name) for name in names}
         if isinstance(value, ListConfig):
             return [self.plain(f"{path}.{i}", value, i) for i in range(len(value))]
         return value
@@ -113,42 +114,45 @@ def _several_options(overrides: Iterable[str]) -> list[str]:
 def _try_out(config: dict[str, Any], bad: set[str]) -> list[str]:
     """Value checks that only the class itself knows, on a parameter of one element."""
     problems: list[str] = []
-    heads = {key.partition(".")[0] for key in bad}
-    given: dict[str, Any] = {}
     for key in ("optimizer", "scheduler"):
-        if key in heads or checker.is_settings(checker.locate(config[key]["_target_"])):
-            continue  # wrong already, or checked by its own __post_init__
+        wrong = {b.partition(".")[2] for b in bad if b.partition(".")[0] == key}
+        if {"", "_target_"} & wrong or checker.is_settings(checker.locate(config[key]["_target_"])):
+            continue  # not there, or checked by its own __post_init__
         import torch
 
         parameter = torch.nn.Parameter(torch.zeros(1))
-        if key == "optimizer":
-            given = {"params": [parameter]}
-        else:
+        given: dict[str, Any] = {"params": [parameter]}
+        if key == "scheduler":
             given = {"optimizer": torch.optim.SGD([parameter], lr=0.1)}
-        problems += _refused(key, config[key], given)
+        usable = {k: v for k, v in config[key].items() if k not in wrong}
+        problems += _refused(key, usable, given)
     return problems
 
 
 def _refused(key: str, node: dict[str, Any], given: dict[str, Any]) -> list[str]:
     """Which arguments a target refuses: each that it refuses with all others at their defaults."""
+    target = checker.locate(node["_target_"])
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature
+        return []
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    empty = inspect.Parameter.empty
+    defaults = {p.name: p.default for p in parameters if p.kind not in several}
+    optional = [k for k in node if defaults.get(k, empty) is not empty]
+    needed = {k: v for k, v in node.items() if k not in optional}
+    if any(v is empty and k not in (*node, *given) for k, v in defaults.items()):
+        return []  # told before
     whole = _said(node, given)
     if whole is None:
         return []
-    target = checker.locate(node["_target_"])
-    parameters = inspect.signature(target).parameters
-    optional = {
-        k: parameters[k].default
-        for k in node
-        if k in parameters and parameters[k].default is not inspect.Parameter.empty
-    }
-    needed = {k: v for k, v in node.items() if k not in optional}
     problems = []
-    for name, default in optional.items():
+    for name in optional:
         said = _said({**needed, name: node[name]}, given)
         if said is not None:
             problems.append(
                 f"{key}.{name}={checker.shown(node[name])}: {target.__name__} refuses it ({said}); "
-                f"its own default is {checker.shown(default)}"
+                f"give another value, its own default is {checker.shown(defaults[name])}"
             )
     path = node["_target_"]
     return problems or [f"{key}._target_={path}: it refuses these values ({whole}); change them"]

@@ -195,12 +195,15 @@ class _Typed:
         sign = text[: len(text) - len(text.lstrip("+~"))]
         if override.is_sweep_override() and not self.many:
             self.problems.append(f"{text}: several values need a sweep; add -m, or give one value")
+        if override.is_sweep_override() and override.is_hydra_override():
+            self.problems.append(f"{text}: Hydra's own settings can't be swept; give one value")
+            return []
         key = override.get_key_element().lstrip("+~")
         try:
-            return [_Single(sign, key, value) for value in _values(override)]
-        except HydraException as error:
+            return [_Single(sign, key, value) for value in _values(override, text)]
+        except HydraException:
             self.problems.append(
-                f"{text}: {_reason(error)}; list the values: {key}=A,B or range(start,stop)"
+                f"{text}: this sweep has no list of values; write {key}=A,B or range(START,STOP)"
             )
             return []
 
@@ -260,10 +263,12 @@ def _keys(base: Any, key: str) -> list[str]:
     return [str(k) for k in node] if isinstance(node, DictConfig) else []
 
 
-def _values(override: Override) -> list[str]:
-    if override.is_sweep_override():
-        return list(map(str, override.sweep_string_iterator()))
-    return [str(override.get_value_element_as_str())]
+def _values(override: Override, text: str) -> list[str]:
+    """As they were typed."""
+    if not override.is_sweep_override():
+        return [text.partition("=")[2]]
+    words = map(str, override.sweep_string_iterator())
+    return [word.lower() if word in ("True", "False") else word for word in words]
 
 
 def _reason(error: Any) -> str:
@@ -272,8 +277,10 @@ def _reason(error: Any) -> str:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}: {error.problem}; repair the file"
     said = checker.first_line(error)
-    if said.startswith("Could not") and error.__cause__ is not None:
+    if said.startswith(("Could not", "Error merging")) and error.__cause__ is not None:
         said = checker.first_line(error.__cause__)
+    if said.startswith("Unsupported item value in defaults : bool"):
+        said = 'a bare off in its defaults list, which YAML reads as false; write "off"'
     if isinstance(error, MissingConfigException) and error.options:
         said += f"; there are: {', '.join(error.options)}"
     return said

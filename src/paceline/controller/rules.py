@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from paceline.config import shown
+
 Config = Mapping[str, Any]
 
 WORLD = ("launch.nproc", "strategy", "run.device")
@@ -137,7 +139,9 @@ def _profiler(config: Config, choices: Config, world: int) -> str | None:
 def _profiled(config: Config, choices: Config, world: int) -> str | None:
     ranks = config["profiler"].get("ranks", [])
     if [r for r in ranks if not 0 <= r < world]:
-        return f"profiler.ranks={ranks}: the job has ranks 0 to {world - 1}; list some of those"
+        return (
+            f"profiler.ranks={shown(ranks)}: the job has ranks 0 to {world - 1}; give some of those"
+        )
     return None
 
 

@@ -6,7 +6,9 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,8 @@ from paceline.rank.build import build
 from paceline.rank.failure import write_failure
 from paceline.rank.ledger import STEADY
 from paceline.rank.train import Parts, evaluate, train
-from paceline.rank.world import StopFlag, gather, max_over_ranks, open_world
-from paceline.types import Measure, World
+from paceline.rank.world import STOPS, StopFlag, gather, max_over_ranks, open_world
+from paceline.types import Batch, Measure, World
 
 COMPLETED, PREEMPTED, INTERRUPTED = "completed", "preempted", "interrupted"
 
@@ -40,6 +42,10 @@ def run(job_path: str, launched_at: float, store: Any = None) -> str:
     rank = int(os.environ.get("RANK", "0"))
     if multiprocessing.parent_process() is not None:  # not under an outer launcher
         process.die_with_parent()
+        for number in STOPS:  # the forkserver ignores them; until the group is up they just end us
+            signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":  # else a rank's loader starts a forkserver of its own, which
+        multiprocessing.set_start_method("fork", force=True)  # imports torch and outlives the rank
     process.log_to_stdout()
     at: dict[str, Any] = {"phase": "startup", "parts": None}
     try:
@@ -55,6 +61,8 @@ def run(job_path: str, launched_at: float, store: Any = None) -> str:
             error,
         )
         raise
+    finally:
+        _end_workers()
 
 
 def _run(
@@ -81,7 +89,7 @@ def _run(
         if first:
             spans["load"] = time.perf_counter() - start
         start = time.perf_counter()
-        parts.batches = iter(parts.state.data.batches(first))
+        parts.batches = _batches(parts, first)
         spans["build"] += time.perf_counter() - start
 
         at["phase"] = "train"
@@ -106,6 +114,23 @@ def _run(
         )
         parts.batches = iter(())  # lets the loader's workers end before the group does
     return COMPLETED
+
+
+def _batches(parts: Parts, first_step: int) -> Iterator[Batch]:
+    """The micro-batches; what starts their workers draws no random number of the training, and
+    leaves them deaf to the signals that we take: they must deliver until all ranks stop."""
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return iter(parts.state.data.batches(first_step))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+
+
+def _end_workers() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would raise an error about each
+    for worker in multiprocessing.active_children():
+        worker.kill()
 
 
 def _same_job_everywhere(job: dict[str, Any], world: World) -> None:
@@ -134,17 +159,26 @@ def _stopped(parts: Parts, stop: StopFlag) -> str:
 def _extra_windows(parts: Parts, measure: Measure, done: int) -> int:
     """Go on beyond the training until `measure.window_s` of steady steps are measured; returns
     the number of extra steps. The learning rate stays where training ended."""
-    if parts.state.data.num_batches() is not None:
-        return 0
-    steps = parts.ledger.steps()
-    steady = steps.step_s[steps.tag == STEADY]
-    typical = float(np.median(steady if len(steady) else steps.step_s))
-    missing = max(0, math.ceil((measure.window_s - float(steady.sum())) / max(typical, 1e-9)))
-    extra = int(max_over_ranks(torch.tensor([missing]), parts.world)[0])
-    if extra == 0:
+    if parts.state.data.num_batches() is not None or measure.window_s == 0:
         return 0
     held = ConstantLR(parts.state.optimizer, factor=1.0, total_iters=0)
     beyond = replace(parts, state=replace(parts.state, scheduler=held))
-    reached = train(beyond, done, done + extra + parts.refill_steps, extra=True)
+    reached, cold = done, max(0, parts.warmup_steps - len(parts.ledger.steps().step))
+    if cold:  # resumed near its end
+        beyond.refill_steps = cold
+        reached = train(beyond, done, done + cold, extra=True)
+        beyond.refill_steps = parts.refill_steps
+    extra = _missing_steps(parts, measure.window_s)
+    if extra and reached == done + cold:
+        reached = train(beyond, reached, reached + extra + parts.refill_steps, extra=True)
     parts.units_used, parts.micro_batches_used = beyond.units_used, beyond.micro_batches_used
     return reached - done
+
+
+def _missing_steps(parts: Parts, window_s: float) -> int:
+    """Steady steps that still have to be measured, the same number on all ranks."""
+    steps = parts.ledger.steps()
+    steady = steps.step_s[steps.tag == STEADY]
+    typical = float(np.median(steady if len(steady) else steps.step_s))
+    missing = max(0, math.ceil((window_s - float(steady.sum())) / max(typical, 1e-9)))
+    return int(max_over_ranks(torch.tensor([missing]), parts.world)[0])

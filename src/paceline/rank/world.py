@@ -21,6 +21,8 @@ _KEPT_ALIVE: list[Any] = []
 with a DDP module, its destructor joins its threads while it holds the GIL, which one of them may be
 waiting for: a deadlock (torch 2.13, one in some hundred jobs)."""
 
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
 AGREE_EVERY_S = 1.0
 """A stop flag agreed at every step costs more than many a step; once a second is enough."""
 
@@ -97,7 +99,7 @@ class StopFlag:
         self._last_step, self._last_time = 0, time.perf_counter()
 
     def install(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        for number in STOPS:
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: object) -> None:

@@ -1,0 +1,269 @@
+"""Every rule between groups: what breaks it, and what just doesn't."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.controller.rules import broken_rules, world_size
+
+CONFIG: dict[str, Any] = {
+    "run": {"steps": 40, "accumulation_steps": 1, "device": "cpu"},
+    "launch": {"nproc": "auto"},
+    "measure": {"warmup_steps": 10},
+    "data": {"global_batch_size": 16, "sequence_length": 64},
+    "model": {"context_length": 64},
+    "scheduler": {"warmup_steps": 40},
+    "profiler": {},
+}
+CHOICES = {"strategy": "ddp", "compile": "off"}
+SCHEDULE = {"wait": 5, "warmup": 2, "active": 3, "repeat": 4, "ranks": [0, 1]}
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def devices(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: number)
+
+
+def broken(
+    changes: dict[str, Any] | None = None, wrong: tuple[str, ...] = (), **choices: str
+) -> list[str]:
+    """The rules that are broken by these changes of a config that breaks none."""
+    config = copy.deepcopy(CONFIG)
+    for key, value in (changes or {}).items():
+        group, _, name = key.partition(".")
+        if name:
+            config[group][name] = value
+        else:
+            config[group] = value
+    return broken_rules(config, {**CHOICES, **choices}, wrong=wrong)
+
+
+def test_none_is_broken() -> None:
+    assert broken() == []
+    assert broken({"data": {}, "model": {}, "scheduler": {}, "measure": {}, "profiler": {}}) == []
+
+
+BROKEN = {
+    "single": (
+        {"launch.nproc": 2},
+        {"strategy": "single"},
+        "strategy=single: it runs one process, launch.nproc=2 asks for 2; use strategy=ddp, or "
+        "launch.nproc=1",
+    ),
+    "batch": (
+        {"data.global_batch_size": 15},
+        {},
+        "data.global_batch_size=15: 2 ranks x run.accumulation_steps=1 can't share it equally; use "
+        "a multiple of 2, as data.global_batch_size=16",
+    ),
+    "micro-batches": (
+        {"run.accumulation_steps": 3},
+        {},
+        "data.global_batch_size=16: 2 ranks x run.accumulation_steps=3 can't share it equally; use "
+        "a multiple of 6, as data.global_batch_size=18",
+    ),
+    "too small a batch": (
+        {"data.global_batch_size": 1},
+        {},
+        "data.global_batch_size=1: 2 ranks x run.accumulation_steps=1 can't share it equally; use "
+        "a multiple of 2, as data.global_batch_size=2",
+    ),
+    "measured": (
+        {"measure.warmup_steps": 40},
+        {},
+        "measure.warmup_steps=40: this leaves nothing to measure in run.steps=40; raise run.steps "
+        "or lower measure.warmup_steps",
+    ),
+    "warm-up": (
+        {"scheduler.warmup_steps": 41},
+        {},
+        "scheduler.warmup_steps=41: longer than the training, run.steps=40; raise run.steps or "
+        "lower scheduler.warmup_steps",
+    ),
+    "profiler": (
+        {"profiler": SCHEDULE | {"active": 4}},
+        {},
+        "profiler.wait=5: (wait + warmup=2 + active=4) x repeat=4 needs 44 steps, run.steps=40 has "
+        "fewer; lower profiler.wait or raise run.steps",
+    ),
+    "profiled": (
+        {"profiler": SCHEDULE | {"ranks": [0, 2]}},
+        {},
+        "profiler.ranks=[0,2]: the job has ranks 0 to 1; give some of those",
+    ),
+    "context": (
+        {"data.sequence_length": 65},
+        {},
+        "data.sequence_length=65: longer than model.context_length=64; raise the second or lower "
+        "the first",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "choices", "said"), BROKEN.values(), ids=BROKEN)
+def test_it_is_broken(changes: dict[str, Any], choices: dict[str, str], said: str) -> None:
+    assert broken(changes, **choices) == [said]
+
+
+HELD = {
+    "single": ({"launch.nproc": 1}, {"strategy": "single"}),
+    "batch": ({"data.global_batch_size": 2}, {}),
+    "micro-batches": ({"run.accumulation_steps": 8}, {}),
+    "no batch": ({"data": {}}, {}),
+    "measured": ({"measure.warmup_steps": 39}, {}),
+    "profiler": ({"profiler": SCHEDULE}, {}),
+    "context": ({"data.sequence_length": 1}, {}),
+}
+
+
+@pytest.mark.parametrize(("changes", "choices"), HELD.values(), ids=HELD)
+def test_it_just_holds(changes: dict[str, Any], choices: dict[str, str]) -> None:
+    assert broken(changes, **choices) == []
+
+
+class TestDevices:
+    def test_cuda_without_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        devices(monkeypatch, 0)
+        said = "run.device=cuda: torch sees no CUDA device; use run.device=cpu or auto"
+        assert broken({"run.device": "cuda"}) == [said]
+        assert broken({"run.device": "auto"}) == []
+
+    def test_more_ranks_than_devices(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        devices(monkeypatch, 2)
+        said = (
+            "launch.nproc=4: 4 ranks on 2 CUDA devices; lower launch.nproc, or use run.device=cpu"
+        )
+        for device in ("cuda", "auto"):
+            assert broken({"run.device": device, "launch.nproc": 4}) == [said]
+            assert broken({"run.device": device, "launch.nproc": 2}) == []
+        assert broken({"run.device": "cpu", "launch.nproc": 4}) == []
+
+    def test_a_launcher_counts_the_ranks_of_this_machine(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        devices(monkeypatch, 2)
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        assert broken({"run.device": "cuda"}) == []
+
+
+class TestALauncherAround:
+    def test_it_is_adopted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert broken() == []
+        assert broken({"launch.nproc": 2}) == []
+
+    def test_it_started_another_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        (problem,) = broken({"launch.nproc": 4})
+        assert problem.startswith("launch.nproc=4: the launcher around paceline started WORLD_SIZE")
+        assert problem.endswith("leave launch.nproc=auto, or start paceline without it")
+
+    def test_single_is_one_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        (problem,) = broken(strategy="single")
+        assert problem.startswith("strategy=single: ")
+
+
+class TestTheCompiler:
+    def test_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "")
+        assert broken() == []
+        (problem,) = broken(compile="inductor")
+        assert problem.startswith(
+            "compile=inductor: it needs a C++ compiler for CPU kernels, none "
+        )
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        (problem,) = broken(compile="inductor")
+        assert "none of no-such-compiler is on PATH" in problem
+
+    def test_a_gpu_needs_none_of_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "")
+        devices(monkeypatch, 2)
+        assert broken({"run.device": "cuda"}, compile="inductor") == []
+        assert len(broken({"run.device": "cpu"}, compile="inductor")) == 1
+
+    def test_there_is_one(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+        (tmp_path / "my-cxx").touch(mode=0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setenv("CXX", "my-cxx")
+        assert broken(compile="inductor") == []
+
+
+class TestWorldSize:
+    @pytest.mark.parametrize(
+        ("strategy", "nproc", "found", "size"),
+        [
+            ("single", "auto", 4, 1),
+            ("ddp", "auto", 0, 2),
+            ("ddp", "auto", 4, 4),
+            ("ddp", 3, 4, 3),
+            ("single", 2, 0, 2),
+        ],
+    )
+    def test_what_it_comes_from(
+        self, monkeypatch: pytest.MonkeyPatch, strategy: str, nproc: Any, found: int, size: int
+    ) -> None:
+        devices(monkeypatch, found)
+        config = {"launch": {"nproc": nproc}, "run": {"device": "auto"}}
+        assert world_size(config, {"strategy": strategy}) == size
+
+    def test_a_cpu_has_two(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        devices(monkeypatch, 8)
+        config = {"launch": {"nproc": "auto"}, "run": {"device": "cpu"}}
+        assert world_size(config, {"strategy": "ddp"}) == 2
+
+    def test_a_launcher_has_the_say(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "6")
+        config = {"launch": {"nproc": "auto"}, "run": {"device": "auto"}}
+        assert world_size(config, {"strategy": "ddp"}) == 6
+
+
+class TestWhatCannotBeJudged:
+    """A rule that reads a wrong key says nothing: it would only repeat or mislead."""
+
+    WORST = {  # noqa: RUF012
+        "launch.nproc": 3,
+        "measure.warmup_steps": 99,
+        "data.sequence_length": 99,
+        "scheduler.warmup_steps": 99,
+    }
+
+    def keys(self, *wrong: str) -> list[str]:
+        return [p.partition("=")[0] for p in broken(self.WORST, wrong, strategy="single")]
+
+    def test_all_can(self) -> None:
+        assert self.keys() == [
+            "strategy",
+            "data.global_batch_size",
+            "measure.warmup_steps",
+            "scheduler.warmup_steps",
+            "data.sequence_length",
+        ]
+
+    def test_an_unknown_number_of_ranks(self) -> None:
+        for wrong in ("launch", "launch.nproc", "strategy", "strategy.mode", "run.device"):
+            assert self.keys(wrong) == [
+                "measure.warmup_steps",
+                "scheduler.warmup_steps",
+                "data.sequence_length",
+            ]
+
+    def test_a_wrong_key(self) -> None:
+        assert "measure.warmup_steps" not in self.keys("run.steps")
+        assert "scheduler.warmup_steps" not in self.keys("scheduler")
+        assert "data.sequence_length" not in self.keys("model.context_length")
+        assert self.keys("data.loader.num_workers", "run.seed") == self.keys()
+
+    def test_nodes_that_are_not_there(self) -> None:
+        assert broken_rules({}, {}, wrong=("run", "data", "model", "profiler", "launch")) == []
