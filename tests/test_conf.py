@@ -68,7 +68,7 @@ def test_a_bare_off_is_quoted_everywhere() -> None:
 
 def test_the_files_mirror_the_options() -> None:
     # one word names a choice in conf, src and on the command line; values over one file are YAMLs
-    source = Path(config.__file__).parent
+    source = Path(config.__file__).parents[1]
     for group in ("model", "data", "loss", "strategy", "comm_hook", "checkpoint", "profiler"):
         for path in (CONF / group).glob("*.yaml"):
             module = config.locate(yaml.safe_load(path.read_text())["_target_"]).__module__

@@ -71,7 +71,11 @@ def _hydra(argv: list[str]) -> int:
             _entry()()
     except ConfigError as error:
         return _refusal(error.problems)
-    except (HydraException, OmegaConfBaseException) as error:
+    except Exception as error:
+        # before a config is composed, Hydra lets plain ValueErrors and YAML's errors through too
+        composed = SESSION.job is not None or SESSION.sweep_dir is not None
+        if composed and not isinstance(error, HydraException | OmegaConfBaseException):
+            raise
         from paceline.controller.refusal import all_problems
 
         return _refusal(all_problems(error, overrides, config_dir(), args.config_dir))
@@ -82,7 +86,7 @@ def _hydra(argv: list[str]) -> int:
     except KeyboardInterrupt:
         SESSION.states.append("interrupted")
     finally:
-        _close(args.multirun)
+        _close()
     return SESSION.exit_code()
 
 
@@ -133,12 +137,12 @@ def _entry() -> Callable[[], None]:
     return called
 
 
-def _close(multirun: bool) -> None:
+def _close() -> None:
     """Whatever happened: the table of a sweep, and no process left behind."""
     from paceline.controller.session import SESSION
 
     try:
-        if multirun and SESSION.sweep_dir is not None and SESSION.sweep_dir.exists():
+        if SESSION.sweep_dir is not None and SESSION.sweep_dir.exists():
             from paceline.controller.sweep import make_table
             from paceline.report.terminal import screen
 

@@ -8,27 +8,29 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from paceline.controller.plan import make_job
-from paceline.controller.problems import examine, typed_in
+from paceline.controller.problems import typed_in
 from paceline.controller.refusal import print_problems, typed_problems
 from paceline.controller.session import EXIT_CONFIG, SESSION
 from paceline.controller.show import print_plan
+from paceline.types import ConfigError
 
 
 class Hooks(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         directory, wrong = _directory(config, "hydra.run.dir")
-        found = examine(config)
-        problems = [*found.problems, *found.broken, *wrong]
-        if problems:
-            _refuse(problems)
-        job = make_job(config, directory)
+        try:
+            job = make_job(config, directory)
+        except ConfigError as error:
+            _refuse([*error.problems, *wrong])
+        if wrong:
+            _refuse(wrong)
         if config.plan:
             print_plan([job], [])
             raise SystemExit(0)
@@ -44,7 +46,7 @@ class Hooks(Callback):
         SESSION.held.callback(_remove_empty, new)
 
 
-def _refuse(problems: list[str]) -> None:
+def _refuse(problems: list[str]) -> NoReturn:
     print_problems(problems)
     raise SystemExit(EXIT_CONFIG)
 

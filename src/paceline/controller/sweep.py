@@ -78,6 +78,7 @@ def run_cells(
     if cells.problems:
         raise ConfigError(cells.problems)
     if plan_only:
+        SESSION.sweep_dir = None  # nothing ran: no table
         print_plan(cells.jobs, cells.skipped, console)
         raise SystemExit(0)
     if SESSION.held_sweep != sweep_dir:  # a sweeper may come back with more cells
