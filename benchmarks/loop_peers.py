@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import Any
 
 import torch.nn.functional as F
-from loop_sides import CLIP, UNTIMED, Work
+from loop_sides import CLIP, Work
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -27,16 +27,16 @@ class TimedBatches(IterableDataset[tuple[Tensor, Tensor]]):
 
     AHEAD = 4  # some peers fetch a batch before they need it
 
-    def __init__(self, batches: Iterator[tuple[Tensor, Tensor]], steps: int) -> None:
-        self._batches, self._steps = batches, steps
-        self.total = UNTIMED + steps + 1
+    def __init__(self, batches: Iterator[tuple[Tensor, Tensor]], steps: int, untimed: int) -> None:
+        self._batches, self._first, self._last = batches, untimed, untimed + steps
+        self.total = untimed + steps + 1
         self.start = self.end = 0.0
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for number in range(self.total + self.AHEAD):
-            if number == UNTIMED:
+            if number == self._first:
                 self.start = time.perf_counter()
-            elif number == UNTIMED + self._steps:
+            elif number == self._last:
                 self.end = time.perf_counter()
             yield next(self._batches)
 
@@ -56,8 +56,8 @@ class Peer:
         self._batches = work.batches()
         self.steps_done = 0
 
-    def run(self, steps: int) -> float:
-        timed = TimedBatches(self._batches, steps)
+    def run(self, steps: int, untimed: int) -> float:
+        timed = TimedBatches(self._batches, steps, untimed)
         self.fit(timed)
         self.steps_done += timed.total
         return timed.end - timed.start

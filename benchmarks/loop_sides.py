@@ -1,6 +1,6 @@
 """The job of `loop_overhead.py`, trained by a raw loop and by paceline.
 
-Each side has `run(steps) -> seconds` of those steps, after some that aren't timed, and `model`.
+Each side has `run(steps, untimed) -> seconds` of the steps after the untimed ones, and `model`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from paceline.rank.train import train
 from paceline.rank.world import StopFlag
 from paceline.types import World
 
-UNTIMED = 5
 CLIP = 1.0
 
 
@@ -121,8 +120,8 @@ class Paceline:
         self.parts.batches = iter(self.parts.state.data.batches(0))
         self.model, self.steps_done = self.parts.state.model, 0
 
-    def run(self, steps: int) -> float:
-        self._go_on(UNTIMED)
+    def run(self, steps: int, untimed: int) -> float:
+        self._go_on(untimed)
         start = time.perf_counter()
         self._go_on(steps)
         return time.perf_counter() - start
@@ -154,8 +153,8 @@ class Raw:
         self._batches = work.batches(select)
         self.steps_done = 0
 
-    def run(self, steps: int) -> float:
-        self._go_on(UNTIMED)
+    def run(self, steps: int, untimed: int) -> float:
+        self._go_on(untimed)
         start = time.perf_counter()
         self._go_on(steps)
         return time.perf_counter() - start

@@ -24,8 +24,12 @@ class Lines(Dataset[tuple[Tensor, Tensor]]):
 
     def __init__(self, modules: list[str], width: int) -> None:
         stdlib = Path(sysconfig.get_path("stdlib"))
-        texts = [(stdlib / f"{m}.py").read_bytes().splitlines() for m in modules]
-        found = [(line, label) for label, lines in enumerate(texts) for line in lines if len(line) > 8]
+        found = [
+            (line, label)
+            for label, module in enumerate(modules)
+            for line in (stdlib / f"{module}.py").read_bytes().splitlines()
+            if len(line) > 8
+        ]
         # a fixed shuffle: the held-out end must not be one module only
         order = torch.randperm(len(found), generator=torch.Generator().manual_seed(0))
         self.items = [found[i] for i in order]
