@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from paceline import config as checker
 from paceline.__main__ import config_dir
-from paceline.controller.plan import plain
+from paceline.controller.plan import make_job
 from paceline.rank.build import build
 from paceline.rank.train import train
 from paceline.rank.world import StopFlag
@@ -70,7 +70,7 @@ class Work:
     def __init__(self, shape: Shape) -> None:
         with initialize_config_dir(str(config_dir()), version_base="1.3"):
             root = compose("config", overrides=shape.overrides(), return_hydra_config=True)
-        self.config: dict[str, Any] = plain(root)
+        self.config = make_job(root, Path("unused")).config
         self.batch = shape.batch
         self.paceline = Paceline(self.config)
         self.inputs, self.targets = self.paceline.parts.state.data.train.tensors

@@ -105,7 +105,7 @@ def _stoppable() -> Iterator[None]:
     try:
         yield
     finally:
-        for number in numbers:
+        for number in (*numbers, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)  # the table takes a moment, then we end anyway
 
 
