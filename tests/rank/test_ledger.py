@@ -16,7 +16,6 @@ from paceline.rank.ledger import (
     OTHER,
     PHASES,
     STEADY,
-    TO_DEVICE,
     WARMUP,
     Ledger,
 )
@@ -120,13 +119,15 @@ def test_the_open_phase_names_where_a_failure_was() -> None:
     assert ledger.phase() == "data_wait"
     ledger.mark(OPTIMIZER)  # zero_grad opens a step
     assert ledger.phase() == "data_wait"
-    for mark, then in ((DATA_WAIT, "to_device"), (TO_DEVICE, "forward"), (FORWARD, "backward")):
+    for mark, then in ((DATA_WAIT, "forward"), (FORWARD, "backward")):
         ledger.mark(mark)
         assert ledger.phase() == then
     ledger.mark(BACKWARD)
     assert ledger.phase() == "optimizer"
     ledger.mark(OPTIMIZER)
     assert ledger.phase() == "other"
+    ledger.mark(OTHER)
+    assert ledger.phase() == "checkpoint"
     ledger.end_step(0, STEADY)
     assert ledger.phase() == "data_wait"
 

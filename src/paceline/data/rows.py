@@ -20,4 +20,4 @@ class Rows:
     def __getitems__(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, ...]:
         """The rows at `indices` [B], each tensor gathered at once."""
         index = torch.from_numpy(indices)
-        return tuple(tensor.index_select(0, index) for tensor in self.tensors)
+        return tuple([tensor.index_select(0, index) for tensor in self.tensors])

@@ -61,12 +61,15 @@ class SeededOrder:
 
     def take(self, start: int, stop: int) -> Indices:
         """Sample indices at stream positions [start, stop)."""
+        epoch, offset = divmod(start, self.length)
+        if offset + stop - start <= self.length:  # nearly always: worth a microsecond a batch
+            return self._permute(epoch)[offset : offset + stop - start]
         parts = []
         while start < stop:
             epoch, offset = divmod(start, self.length)
             parts.append(self._permute(epoch)[offset : offset + stop - start])
             start += len(parts[-1])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return np.concatenate(parts)
 
     def _permute(self, epoch: int) -> Indices:
         if epoch != self._epoch:

@@ -94,7 +94,7 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
             mark(DATA_WAIT)
             if not on_host:
                 batch = place(batch, world.device)
-            mark(TO_DEVICE)
+                mark(TO_DEVICE)
             units = data.count(batch)
             with strategy.grad_sync(model, micro == accumulation - 1):
                 with precision.forward():
@@ -129,7 +129,8 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
         )
         mark(CHECKPOINT)
         disturbed = not extra and parts.profiler.tick()
-        mark(PROFILER)
+        if disturbed:
+            mark(PROFILER)
 
         if parts.progress.due():
             units_all = parts.units_used * world.world_size
