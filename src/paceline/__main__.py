@@ -83,8 +83,6 @@ def _hydra(argv: list[str]) -> int:
         return end.code if isinstance(end.code, int) else EXIT_CONFIG if end.code else 0
     except Interrupted:
         pass
-    except KeyboardInterrupt:
-        SESSION.states.append("interrupted")
     finally:
         _close()
     return SESSION.exit_code()
@@ -92,20 +90,22 @@ def _hydra(argv: list[str]) -> int:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """SIGTERM between the jobs of a sweep ends it as Ctrl-C does: with its table."""
+    """Ctrl-C and SIGTERM between the jobs of a sweep end it with its table. Not by a plain
+    KeyboardInterrupt: once one has passed through an exec(), as dataclasses do it, Python ends
+    itself by SIGINT in the end, whatever the exit code."""
     from paceline.controller.session import SESSION, Interrupted
 
     def stop(number: int, frame: object) -> None:
         SESSION.states.append("interrupted")
         raise Interrupted("interrupted")
 
-    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     for number in numbers:
         signal.signal(number, stop)
     try:
         yield
     finally:
-        for number in (*numbers, signal.SIGINT):
+        for number in numbers:
             signal.signal(number, signal.SIG_IGN)  # the table takes a moment, then we end anyway
 
 
