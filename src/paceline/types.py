@@ -28,7 +28,11 @@ class ConfigError(Exception):
 
 
 class Nonfinite(Exception):
-    """A loss or a gradient norm is not a number; names the step."""
+    """A loss or a gradient norm is not a number; `step` is the first such step."""
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 class DataError(Exception):

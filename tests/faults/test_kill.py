@@ -202,9 +202,19 @@ def test_a_loss_that_is_no_number_is_named_with_its_step(command: Command, strat
     assert done.code == 1
     found = status(done)
     assert (found["state"], found["kind"]) == ("failed", "nonfinite")
+    assert found["step"] == 4
     assert "the loss is nan at step 4" in found["message"]
     assert "terminated" not in found["message"]
     assert "the loss is nan at step 4" in done.out
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp"])
+def test_a_long_job_does_not_train_on_nothing_to_its_end(command: Command, strategy: str) -> None:
+    write(command, LOSSES)
+    words = ["loss=mse", "loss._target_=mine.Summed", "+loss.bad=700", "run.steps=100000000"]
+    done = command(*TINY, f"strategy={strategy}", *words, timeout_s=100)
+    found = status(done)
+    assert (done.code, found["kind"], found["step"]) == (1, "nonfinite", 700)
 
 
 @pytest.fixture(scope="module")

@@ -59,16 +59,21 @@ class Curves:
         """Bring `history` (mean loss over all ranks, global gradient norm) up to date: a
         collective, called by all ranks. Raises Nonfinite naming the first bad step."""
         sums = sum_over_ranks(torch.stack([self.losses.take(), self.weights.take()]), world)
-        for name, values in (("loss", sums[0] / sums[1]), ("grad_norm", self.norms.take())):
+        for name, what, values in (
+            ("loss", "loss", sums[0] / sums[1]),
+            ("grad_norm", "gradient norm", self.norms.take()),
+        ):
             known = self.history.setdefault(name, [])
-            _check_finite(name.replace("_", "ient "), values.tolist(), len(known))
+            _check_finite(what, values.tolist(), len(known))
             known += values.tolist()
 
 
 def _check_finite(what: str, values: list[float], first_step: int) -> None:
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
+        step = first_step + int(bad[0])
         raise Nonfinite(
-            f"the {what} is {values[bad[0]]} at step {first_step + int(bad[0])}; "
-            "lower optimizer.lr, clip with run.clip_grad_norm, or try precision=fp32"
+            f"the {what} is {values[bad[0]]} at step {step}; lower optimizer.lr, clip with "
+            "run.clip_grad_norm, or try precision=fp32",
+            step,
         )

@@ -25,7 +25,7 @@ def write_failure(
         "time": time.time(),
         "rank": rank,
         "phase": phase,
-        "step": step,
+        "step": error.step if isinstance(error, Nonfinite) else step,
         "kind": kind_of(error, phase),
         "communication": is_communication(error),
         "type": type(error).__name__,

@@ -149,6 +149,7 @@ def _leaves(prefix: str, node: Any) -> list[tuple[str, Any]]:
 
 
 def _stopped(parts: Parts, stop: StopFlag) -> str:
+    parts.curves.fold(parts.world)  # raises if that is why all stopped
     saved = any(s["step"] == parts.state.step for s in parts.checkpoint.report()["saves"])
     print(
         f"stopped by {signal.Signals(stop.signal).name} after step {parts.state.step}", flush=True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -30,15 +31,17 @@ class Progress:
     def due(self) -> bool:
         return time.perf_counter() >= self._next
 
-    def report(self, step: int, units: int, loss: torch.Tensor, wait_share: float | None) -> None:
+    def report(self, step: int, units: int, loss: torch.Tensor, wait_share: float | None) -> bool:
         """`step` done, `units` so far over all ranks, `loss` [] of the step on this rank,
-        `wait_share` of the time since the last report spent waiting for data."""
+        `wait_share` of the time since the last report spent waiting for data. False when the
+        loss that was read is not a number."""
         now = time.perf_counter()
         last_units, last_time = self._last
+        shown = self._read(loss)
         account = {
             "step": step,
             "steps": self._steps,
-            "loss": self._read(loss),
+            "loss": shown,
             "units_per_s": (units - last_units) / max(now - last_time, 1e-9),
             "data_wait_share": wait_share,
         }
@@ -47,6 +50,7 @@ class Progress:
         os.replace(temporary, self._path)
         self._last = (units, now)
         self._next = now + EVERY_S
+        return shown is None or math.isfinite(shown)
 
     def _read(self, loss: torch.Tensor) -> float | None:
         if not self._on_gpu:

@@ -135,7 +135,9 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
         if parts.progress.due():
             units_all = parts.units_used * world.world_size
             mean = step_loss / step_weight
-            parts.progress.report(step + 1, units_all, mean, ledger.recent_share(DATA_WAIT))
+            waited = ledger.recent_share(DATA_WAIT)
+            if not parts.progress.report(step + 1, units_all, mean, waited) and not extra:
+                parts.stop.give_up()
         mark(OTHER)
         ledger.end_step(step, tagger.tag(parts.compile.count(), saved, disturbed))
         if stopping:

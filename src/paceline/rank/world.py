@@ -23,6 +23,9 @@ waiting for: a deadlock (torch 2.13, one in some hundred jobs)."""
 
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
+NOT_A_NUMBER = 1000
+"""What stops all ranks in a signal's place, when one has seen a loss that is none."""
+
 AGREE_EVERY_S = 1.0
 """A stop flag agreed at every step costs more than many a step; once a second is enough."""
 
@@ -104,6 +107,10 @@ class StopFlag:
 
     def _handle(self, number: int, frame: object) -> None:
         self._signal = number
+
+    def give_up(self) -> None:
+        """Stop all ranks: this one's loss is not a number, so that there is nothing to train."""
+        self._signal = NOT_A_NUMBER
 
     @property
     def signal(self) -> int:
