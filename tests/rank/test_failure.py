@@ -21,7 +21,7 @@ BROKEN = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by 
     [
         (torch.OutOfMemoryError("CUDA out of memory"), "forward", "oom"),
         (MemoryError(), "build", "oom"),
-        (Nonfinite("the loss is nan"), "train", "nonfinite"),
+        (Nonfinite("the loss is nan", 4), "train", "nonfinite"),
         (OSError(errno.ENOSPC, "No space left on device"), "checkpoint", "disk_full"),
         (OSError(errno.EACCES, "denied"), "checkpoint", "checkpoint_error"),
         (CheckpointError("torn"), "load", "checkpoint_error"),
@@ -62,3 +62,9 @@ def test_no_place_to_write_to_hides_nothing(
 ) -> None:
     write_failure(tmp_path / "gone", 0, "build", None, ValueError("planted"))
     assert "ERROR cannot write" in capsys.readouterr().out
+
+
+def test_a_number_that_is_none_names_its_own_step(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    write_failure(tmp_path, 0, "account", None, Nonfinite("the loss is nan", 7))
+    assert read_failures(tmp_path)[0]["step"] == 7
