@@ -147,6 +147,7 @@ def _note(cells: Cells, sweep_dir: Path, any_missing: bool) -> int:
         }
         for job in sorted(everything, key=lambda j: j.repeat)
     ]
+    first = cells.jobs[0].config_hash if cells.jobs else None
     rerun = 0
     if known is not None:
         names = {c["name"] for c in listed}
@@ -161,11 +162,7 @@ def _note(cells: Cells, sweep_dir: Path, any_missing: bool) -> int:
             "rerun": rerun,
             "command": SESSION.command,
             "continue": _continue_command(sweep_dir),
-            "baseline": known["baseline"]
-            if known
-            else cells.jobs[0].config_hash
-            if cells.jobs
-            else None,
+            "baseline": known["baseline"] if known else first,
             "cells": listed,
         },
     )
