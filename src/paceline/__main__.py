@@ -149,19 +149,10 @@ def _close() -> None:
             table = make_table(SESSION.sweep_dir, screen())
             if table is not None:
                 SESSION.states += [row["state"] for row in table["rows"]]
-            elif not SESSION.sweep_dir_was_there:
-                _remove_empty(SESSION.sweep_dir)
     finally:
         SESSION.held.close()
         if "paceline.controller.launch" in sys.modules:
             sys.modules["paceline.controller.launch"].stop_forkserver()
-
-
-def _remove_empty(sweep_dir: Path) -> None:
-    """Hydra makes a sweep's directory before the launcher can refuse: leave none behind."""
-    (sweep_dir / "multirun.yaml").unlink(missing_ok=True)
-    if not any(sweep_dir.iterdir()):
-        sweep_dir.rmdir()
 
 
 def _refuse(args: object, argv: list[str], adopted: bool) -> str | None:

@@ -41,7 +41,6 @@ class Hooks(Callback):
         if wrong:
             _refuse([*typed_problems(typed_in(config)), *wrong])
         SESSION.sweep_dir = directory
-        SESSION.sweep_dir_was_there = directory.exists()
         new = [p for p in (directory, *directory.parents) if not p.exists()]
         SESSION.held.callback(_remove_empty, new)
 

@@ -27,7 +27,6 @@ class Session:
 
     command: str = ""
     sweep_dir: Path | None = None
-    sweep_dir_was_there: bool = False
     job: Job | None = None
     states: list[str] = field(default_factory=list)
     gate_failed: bool = False

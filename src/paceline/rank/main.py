@@ -96,7 +96,7 @@ def _run(
         with parts.profiler:
             done = train(parts, first, parts.run.steps)
         parts.checkpoint.finish()
-        if done < parts.run.steps or stop.signal:
+        if stop.settle():
             return _stopped(parts, stop)
 
         at["phase"], start = "evaluate", time.perf_counter()

@@ -127,8 +127,18 @@ class StopFlag:
         now = time.perf_counter()
         step_s = (now - self._last_time) / max(1, step - self._last_step)
         wait = max(1, math.floor(AGREE_EVERY_S / step_s)) if settled else 1
-        answer = max_over_ranks(torch.tensor([self._signal, wait]), self._world)
-        self._signal = int(answer[0])
-        self._next = step + int(answer[1])
+        self._next = step + self._ask(wait)
         self._last_step, self._last_time = step, now
         return self._signal != 0
+
+    def settle(self) -> bool:
+        """After the last step: `agreed` without waiting for its turn, for what ranks do next must
+        not hang on a signal that only some of them have seen by now."""
+        self._ask(0)
+        return self._signal != 0
+
+    def _ask(self, wait: int) -> int:
+        """The largest signal and `wait` of all ranks."""
+        answer = max_over_ranks(torch.tensor([self._signal, wait]), self._world)
+        self._signal = int(answer[0])
+        return int(answer[1])
