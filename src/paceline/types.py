@@ -175,12 +175,23 @@ class TrainState:
 
 @dataclass(frozen=True)
 class CompileReport:
-    """What the compiler really did. Seconds are wall time of this rank."""
+    """What the compiler really did on this rank; the default: nothing. Seconds are wall time.
 
-    frames_compiled: int
-    compile_s: float | None
-    graph_breaks: list[dict[str, Any]]
-    cache: str | None
+    `frames_fallen_back` ran eager; `limits_hit` names those of them that did so because they were
+    recompiled too often. `recompile_limit`: as read back where it compiled. `cache`: the setting,
+    and the hits and misses of the compiler's cache. `hints`: the compiler's own.
+    """
+
+    frames_compiled: int = 0
+    frames_fallen_back: int = 0
+    compile_s: float | None = None
+    cache: dict[str, Any] | None = None
+    graph_breaks: list[dict[str, Any]] = field(default_factory=list)
+    recompiles: list[dict[str, Any]] = field(default_factory=list)
+    limits_hit: list[str | None] = field(default_factory=list)
+    recompile_limit: int | None = None
+    cudagraphs_skipped: str | None = None
+    hints: list[str] = field(default_factory=list)
 
 
 # ---------------------------------------------------------------- protocols (live objects)
@@ -199,7 +210,9 @@ class Loss(Protocol):
 class Data(Protocol):
     """An endless source of micro-batches for this rank. `sampling` is "seeded" when the samples of
     step k are a function of (seed, k) alone, else "own". Optional, for the record: `queued_batches`
-    (held ready by loader workers), `workers_alive`, `global_batch_size`, `micro_batch_size`."""
+    (held ready by loader workers), `workers_alive`, `samples` (one epoch), `global_batch_size`,
+    `micro_batch_size`. Optional, for the loop: `prepare(batch)`, or None, is called on each batch
+    once it is on the device, in training and in evaluation, and gives what the loss gets."""
 
     unit: str
     sampling: Literal["seeded", "own"]
@@ -231,19 +244,42 @@ class Data(Protocol):
 
 
 class Compile(Protocol):
-    """Compiles in place, so that state-dict keys stay as they were."""
+    """Compiles in place, so that state-dict keys stay as they were. `compare_eager`: measure eager
+    steps beside compiled ones after the window."""
+
+    compare_eager: bool
 
     def __call__(self, module: nn.Module) -> None: ...
 
-    def count(self) -> int:
-        """Compilations so far; a step in which it grew is tagged `compile`. Cheap."""
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """The same for the optimizer's step, before a scheduler is made for it."""
+        ...
+
+    def tick(self, step: int) -> bool:
+        """After each step: was anything compiled in it? Cheap."""
+        ...
+
+    def explain(self, error: BaseException) -> str | None:
+        """A compiler's error in a sentence: reason, place, way out; None for any other error."""
         ...
 
     def report(self) -> CompileReport: ...
 
+    def close(self) -> None: ...
+
 
 class Precision(Protocol):
-    """Owns autocast, loss scaling and the optimizer step. `backward` stands in the loop."""
+    """Owns autocast, loss scaling and the optimizer step. `backward` stands in the loop.
+
+    `skipped` [] bool on the device: the last step left the parameters as they were, because a
+    gradient overflowed; None where that can't happen. Nobody may wait for it within the loop.
+    """
+
+    skipped: Tensor | None
+
+    def prepare(self, model: nn.Module) -> None:
+        """Convert a model that was just made, in place, before it is wrapped or compiled."""
+        ...
 
     def forward(self) -> AbstractContextManager[Any]: ...
 
@@ -251,6 +287,10 @@ class Precision(Protocol):
 
     def step(self, optimizer: torch.optim.Optimizer, clip: float | None) -> Tensor | None:
         """Clip, step; returns the global gradient norm [] f32 before clipping, None without."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """For the record, after the last step: `loss_scale`, None where there is none."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...

@@ -92,13 +92,6 @@ def test_what_ran_counts_before_what_was_asked_for() -> None:
     assert differences(records)[0].startswith("host_memory differs: steady (a) and system (b)")
 
 
-def test_a_warm_and_a_cold_cache() -> None:
-    records = [made("a"), made("b"), made("c")]
-    records[0]["compile"]["cache"], records[1]["compile"]["cache"] = "cold", "warm"
-    (sentence,) = differences(records)  # c compiled nothing
-    assert sentence == "compile.cache differs: cold (a) and warm (b); compile times don't compare"
-
-
 def test_what_is_not_known_differs_from_nothing() -> None:
     unknown = made("b")
     unknown["environment"] = {}

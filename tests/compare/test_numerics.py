@@ -13,12 +13,18 @@ from paceline.record.schema import empty_record
 
 
 def made(
-    loss: list[Any], compute: str | None = "float32", asked: str | None = None, work: str = "w"
+    loss: list[Any],
+    compute: str | None = "float32",
+    asked: str | None = None,
+    float32_matmul: str | None = None,
+    work: str = "w",
 ) -> dict[str, Any]:
     record = empty_record()
     record["job"]["work_hash"] = work
     record["numerics"]["loss"] = loss
-    record["effective"] = {"precision": {"compute": compute}}
+    record["effective"] = {
+        "precision": {"compute": compute, "float32_matmul": float32_matmul}
+    }
     record["requested"] = {"precision": asked}
     return record
 
@@ -67,6 +73,9 @@ def test_the_end_is_held_by_its_mean() -> None:
         (("bfloat16, float32", None), ("float32", None)),
         (("float32", "tf32"), ("float32", "fp32")),
         ((None, "bf16"), ("float32", "fp32")),
+        ((None, "fp16"), ("float32", "fp32")),
+        ((None, "bf16_pure"), ("float32", "fp32")),
+        (("float32", "own", "ieee, convolutions tf32"), ("float32", "fp32", "ieee")),
     ],
 )
 def test_the_lower_precision_sets_the_tolerance(mine: Any, theirs: Any) -> None:

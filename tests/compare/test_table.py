@@ -99,12 +99,56 @@ def test_repeats_are_pooled() -> None:
         "threads_per_rank": 2,
         "global_batch_size": 32,
         "micro_batch_size": 16,
+        "compile_warm_s": None,
+        "compiled_cold": False,
+        "recompiles": 0,
+        "recompile_s": 0.0,
+        "break_even_steps": None,
+        "break_even_why": None,
     }
     assert (base["verdict"], base["ratio_to_baseline"], base["ratio_ci95"]) == (
         "baseline",
         1.0,
         None,
     )
+
+
+def compiled(
+    record: dict[str, Any], seconds: float, hits: int, pays: int | None, recompiled: int = 0
+) -> dict[str, Any]:
+    record["compile"] |= {
+        "compile_s": seconds,
+        "cache": {"setting": "warm", "hits": hits, "misses": 2 - hits},
+        "recompiles": [{"step": 9, "reason": "size", "where": "f", "compile_s": 0.5}] * recompiled,
+        "break_even_steps": pays,
+        "break_even_why": None if pays else "never: eager is faster",
+    }
+    return record
+
+
+def test_the_order_of_a_sweep_does_not_decide_what_compiling_costs() -> None:
+    # the first repeat fills the cache: a mean over all would be neither cost
+    records = [made("off", 100, i) for i in range(3)]
+    seconds = zip((15.0, 1.0, 2.0), (0, 2, 2), strict=True)
+    records += [compiled(made("on", 110, i), s, h, 100 + i) for i, (s, h) in enumerate(seconds)]
+    made_table = table.make(records)
+    row = only(made_table, "on")
+    assert (row["compile_s"], row["compile_warm_s"], row["break_even_steps"]) == (15.0, 1.5, 101)
+    shown = table.columns(made_table)
+    assert shown["compile s"] == ["-", "15.0, 1.5 warm"]
+    assert shown["pays after"] == ["-", "101 steps"]
+    assert "recompiles" not in shown
+
+
+def test_a_cell_that_only_met_a_warm_cache_says_so() -> None:
+    records = [made("off"), compiled(made("on"), 1.25, 2, None, recompiled=3)]
+    made_table = table.make(records)
+    row = only(made_table, "on")
+    assert (row["compile_s"], row["compile_warm_s"]) == (1.25, 1.25)
+    shown = table.columns(made_table)
+    assert shown["compile s"] == ["-", "1.2 warm"]
+    assert shown["pays after"] == ["-", "never"]
+    assert shown["recompiles"] == ["-", "3 in 1.5 s"]
 
 
 def test_a_single_record_keeps_its_own_interval() -> None:

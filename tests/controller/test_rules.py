@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,6 +18,9 @@ CONFIG: dict[str, Any] = {
     "model": {"context_length": 64},
     "scheduler": {"warmup_steps": 40},
     "profiler": {},
+    "compile": {},
+    "optimizer": {},
+    "precision": {},
 }
 CHOICES = {"strategy": "ddp", "compile": "off"}
 SCHEDULE = {"wait": 5, "warmup": 2, "active": 3, "repeat": 4, "ranks": [0, 1]}
@@ -101,6 +104,17 @@ BROKEN = {
         {},
         "profiler.ranks=[0,2]: the job has ranks 0 to 1; give some of those",
     ),
+    "tf32": (
+        {"precision.float32_matmul": "tf32"},
+        {"precision": "tf32"},
+        "precision=tf32: TF32 needs an Ampere or newer CUDA device; use precision=fp32 or bf16",
+    ),
+    "tf32 by its key": (
+        {"precision.float32_matmul": "tf32"},
+        {"precision": "fp32"},
+        "precision.float32_matmul=tf32: TF32 needs an Ampere or newer CUDA device; use "
+        "precision=fp32 or bf16",
+    ),
     "context": (
         {"data.sequence_length": 65},
         {},
@@ -116,6 +130,7 @@ def test_it_is_broken(changes: dict[str, Any], choices: dict[str, str], said: st
 
 
 HELD = {
+    "fp32": ({"precision.float32_matmul": "ieee"}, {"precision": "fp32"}),
     "single": ({"launch.nproc": 1}, {"strategy": "single"}),
     "batch": ({"data.global_batch_size": 2}, {}),
     "micro-batches": ({"run.accumulation_steps": 8}, {}),
@@ -179,25 +194,58 @@ class TestTheCompiler:
     def test_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "")
         assert broken() == []
-        (problem,) = broken(compile="inductor")
-        assert problem.startswith(
-            "compile=inductor: it needs a C++ compiler for CPU kernels, none "
-        )
+        (problem,) = broken({"compile.backend": "inductor"}, compile="inductor")
+        assert problem.startswith("compile=inductor: it needs a C++ compiler for CPU kernels, g++ ")
         monkeypatch.setenv("CXX", "no-such-compiler")
-        (problem,) = broken(compile="inductor")
-        assert "none of no-such-compiler is on PATH" in problem
+        (problem,) = broken({"compile.backend": "inductor"}, compile="regional")
+        assert "no-such-compiler is not on PATH" in problem
+        assert broken({"compile.backend": "aot_eager"}, compile="inductor") == []
 
     def test_a_gpu_needs_none_of_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "")
         devices(monkeypatch, 2)
-        assert broken({"run.device": "cuda"}, compile="inductor") == []
-        assert len(broken({"run.device": "cpu"}, compile="inductor")) == 1
+        inductor = {"compile.backend": "inductor"}
+        assert broken({"run.device": "cuda", **inductor}, compile="inductor") == []
+        assert len(broken({"run.device": "cpu", **inductor}, compile="inductor")) == 1
 
     def test_there_is_one(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
         (tmp_path / "my-cxx").touch(mode=0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setenv("CXX", "my-cxx")
-        assert broken(compile="inductor") == []
+        assert broken({"compile.backend": "inductor"}, compile="inductor") == []
+
+
+class TestCudaGraphs:
+    @pytest.mark.parametrize(
+        ("option", "settings"),
+        [
+            ("reduce_overhead", {"backend": "inductor", "mode": "reduce-overhead"}),
+            ("cudagraphs", {"backend": "cudagraphs", "mode": None}),
+        ],
+    )
+    def test_a_cpu_has_none(
+        self, option: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (problem,) = broken({"compile": settings}, compile=option)
+        assert problem.startswith(f"compile={option}: CUDA graphs need a CUDA device")
+        assert problem.endswith("use compile=inductor")
+        devices(monkeypatch, 2)
+        assert broken({"compile": settings, "run.device": "cuda"}, compile=option) == []
+
+
+class TestACompiledStep:
+    COMPILED: ClassVar = {"compile.optimizer_step": True}
+
+    def test_there_is_nothing_to_compile_in_a_fused_one(self) -> None:
+        (problem,) = broken({**self.COMPILED, "optimizer.fused": True})
+        assert "optimizer.fused=true is one kernel already" in problem
+        assert broken(self.COMPILED) == []
+        assert broken({"optimizer.fused": True}) == []
+
+    def test_foreach_takes_no_learning_rate_in_a_tensor(self) -> None:
+        (problem,) = broken({**self.COMPILED, "optimizer.foreach": True})
+        assert problem.endswith("use optimizer.foreach=null")
+        assert broken({**self.COMPILED, "optimizer": {"foreach": True, "capturable": True}}) == []
 
 
 class TestWorldSize:
@@ -266,4 +314,5 @@ class TestWhatCannotBeJudged:
         assert self.keys("data.loader.num_workers", "run.seed") == self.keys()
 
     def test_nodes_that_are_not_there(self) -> None:
-        assert broken_rules({}, {}, wrong=("run", "data", "model", "profiler", "launch")) == []
+        missing = ("run", "data", "model", "profiler", "launch", "compile", "precision")
+        assert broken_rules({}, {}, wrong=missing) == []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import random
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.data.stream import FOLD_EVERY, Fetch, Loader, MapStream, SeededOrder, mix
+from paceline.data.order import SeededOrder, mix
+from paceline.data.stream import FOLD_EVERY, Fetch, Loader, MapStream, auto_workers
+from paceline.rank.process import seed_everything
 from paceline.types import Context, DataError, Run, World
 
 
@@ -45,7 +49,7 @@ def stream(
     world: int = 1,
     accumulation: int = 1,
     seed: int = 0,
-    workers: int = 0,
+    workers: int | Literal["auto"] = 0,
     dataset: Any = None,
 ) -> MapStream:
     run = Run(1, accumulation, seed, None, 0, "cpu")
@@ -170,11 +174,14 @@ def test_random_items_are_seeded_by_epoch_and_index(workers: int) -> None:
 
 
 def test_random_items_leave_the_generator_of_the_model_alone() -> None:
-    torch.manual_seed(7)
-    expected = torch.rand(3)
-    torch.manual_seed(7)
+    def drawn() -> list[float]:
+        return [*torch.rand(3).tolist(), random.random(), np.random.random()]
+
+    seed_everything(7)
+    expected = drawn()
+    seed_everything(7)
     next(stream(batch=8, dataset=Dice(12)).batches(0))
-    assert torch.equal(torch.rand(3), expected)
+    assert drawn() == expected
 
 
 def test_held_out_batches_are_shared_once() -> None:
@@ -222,3 +229,49 @@ def test_the_order_needs_no_memory_of_the_past() -> None:
     order, again = SeededOrder(10, 4, 3), SeededOrder(10, 4, 3)
     order.take(0, 40)
     assert order.take(17, 29).tolist() == again.take(17, 29).tolist()
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "workers"),
+    [(1, 1, 1), (2, 1, 1), (4, 1, 3), (4, 2, 1), (16, 2, 7), (64, 1, 8), (64, 8, 7), (8, 16, 1)],
+)
+def test_auto_is_a_share_of_the_cores(cores: int, ranks: int, workers: int) -> None:
+    assert auto_workers(cores, ranks) == workers
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores can't be told apart here")
+def test_auto_counts_the_ranks_of_this_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = len(os.sched_getaffinity(0))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert stream(world=2, workers="auto").num_workers == auto_workers(cores, 2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")  # two nodes with a rank each
+    assert stream(world=2, workers="auto").num_workers == auto_workers(cores, 1)
+
+
+def test_auto_gives_the_same_samples_and_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")
+    made = stream(workers="auto")
+    assert (made.num_workers, made.queued_batches) == (1, 2)
+    assert steps(made, 3) == steps(stream(), 3)
+    assert made.workers_alive == 1
+
+
+class Broken(Dice):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        raise DataError(f"sample {index} can't be read")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_error_says_the_same_from_a_worker(workers: int) -> None:
+    with pytest.raises(DataError, match=r"^sample \d+ can't be read$"):
+        next(stream(workers=workers, dataset=Broken(12)).batches(0))
+
+
+def test_a_stream_knows_its_epoch_and_prepares_nothing_by_itself() -> None:
+    made = stream(length=24)
+    assert (made.samples, made.prepare) == (24, None)
+
+
+def test_workers_are_a_number_or_auto() -> None:
+    with pytest.raises(ValueError, match="num_workers=-1: give 0 or more"):
+        Loader(-1, 2, True, False)

@@ -69,3 +69,61 @@ def test_the_loop_never_waits_for_the_device(tmp_path: Path) -> None:
         assert train(parts, 20, 100) == 100
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_fp32_multiplies_in_full_and_tf32_with_10_bits() -> None:
+    from paceline.precision.full import multiply_float32
+
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("no TF32 before Ampere")
+    # 1 + 2^-12 needs 12 bits of mantissa
+    fine = torch.full((256, 256), 1 + 2**-12, device="cuda")
+    one = torch.eye(256, device="cuda")
+    image, kernel = fine.view(1, 64, 32, 32), torch.eye(64, device="cuda").view(64, 64, 1, 1)
+    try:
+        for how, exact in (("ieee", True), ("tf32", False)):
+            multiply_float32(how)  # type: ignore[arg-type]
+            assert torch.equal(fine @ one, fine) is exact
+            if exact:  # with TF32 allowed, cuDNN still chooses
+                assert torch.equal(torch.nn.functional.conv2d(image, kernel), image)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = True
+
+
+@pytest.mark.parametrize("option", ["fp32", "tf32", "bf16", "fp16", "bf16_pure"])
+def test_every_precision_runs_as_asked(command: Command, option: str) -> None:
+    done = command("run.steps=40", "measure=quick", f"precision={option}", timeout_s=300)
+    assert done.code == 0, done.err
+    record = done.job()
+    assert record["validity"]["verdict"] == "valid"
+    wanted = {"fp32": "ieee", "tf32": "tf32"}
+    if option in wanted:
+        assert record["effective"]["precision"]["float32_matmul"] == wanted[option]
+
+
+def test_fp16_waits_for_nothing_with_a_fused_optimizer(tmp_path: Path) -> None:
+    from paceline.precision.scaled import Scaled
+    from paceline.types import Context, Run, World
+
+    world = World(0, 0, 0, 1, torch.device("cuda", 0))
+    context = Context(world, Run(1, 1, 0, None, 0, "cuda"), tmp_path, lambda node: node)
+    precision = Scaled("float16", 65536.0, 2.0, 0.5, 2000).open(context)
+    model, inputs = torch.nn.Linear(64, 64).cuda(), torch.rand(8, 64, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with precision.forward():
+            loss = model(inputs).float().square().mean()
+        precision.scale(loss).backward()
+        precision.step(optimizer, 1.0)
+
+    step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(10):
+            step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert precision.skipped is not None and not bool(precision.skipped)

@@ -28,6 +28,7 @@ def test_the_norm_is_the_one_before_clipping() -> None:
     parameter.grad = torch.tensor([3.0, 4.0])
     norm = FullPrecision().step(optimizer, clip=1.0)
     assert norm is not None and norm.item() == pytest.approx(5.0)
+    assert FullPrecision().skipped is None
     assert parameter.detach().tolist() == pytest.approx([-0.6, -0.8], rel=1e-4)
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import errno
+import mmap
+import os
+import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset
 
 from paceline.rank.failure import is_communication, kind_of, write_failure
-from paceline.record.failure import read_failures
+from paceline.record.failure import MORE_MEMORY, read_failures
 from paceline.types import CheckpointError, DataError, Nonfinite
 
 BROKEN = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]")
@@ -68,3 +75,75 @@ def test_a_number_that_is_none_names_its_own_step(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     write_failure(tmp_path, 0, "account", None, Nonfinite("the loss is nan", 7))
     assert read_failures(tmp_path)[0]["step"] == 7
+
+
+TOO_MUCH = 1 << 50
+"""Bytes; more than a process can address."""
+
+
+class Greedy(Dataset[Any]):
+    """Asks for more than there is, in the loader's worker."""
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        self.ask = ask
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        return self.ask()
+
+
+def in_a_worker(ask: Callable[[], Any]) -> Any:
+    loader = DataLoader(Greedy(ask), num_workers=1, timeout=1, multiprocessing_context="fork")
+    batches: Any = iter(loader)
+    try:
+        return next(batches)
+    finally:
+        batches._shutdown_workers()  # left to the garbage collection it takes 5 s
+
+
+class TestOutOfMemory:
+    """What really is raised when memory is refused."""
+
+    ASKED: ClassVar[dict[str, Callable[[], Any]]] = {
+        "torch": lambda: torch.empty(TOO_MUCH),
+        "python": lambda: bytearray(TOO_MUCH),
+        "numpy": lambda: np.empty(TOO_MUCH, dtype=np.uint8),
+        "mmap": lambda: mmap.mmap(-1, TOO_MUCH),
+        "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),  # as the kernel does it
+    }
+
+    @pytest.mark.parametrize("asked", ["torch", "python", "numpy", "mmap"])
+    def test_it_is_an_oom(self, asked: str) -> None:
+        with pytest.raises((RuntimeError, MemoryError, OSError)) as raised:
+            self.ASKED[asked]()
+        assert kind_of(raised.value, "forward") == "oom"
+
+    @pytest.mark.parametrize("asked", ASKED)
+    def test_it_is_one_when_it_befalls_a_worker(self, asked: str) -> None:
+        with pytest.raises((RuntimeError, MemoryError, OSError)) as raised:
+            in_a_worker(self.ASKED[asked])
+        assert kind_of(raised.value, "data_wait") == "oom", repr(raised.value)
+
+    def test_it_is_one_under_another_name_too(self) -> None:
+        with pytest.raises(CheckpointError) as raised:
+            try:
+                self.ASKED["numpy"]()
+            except MemoryError as error:
+                raise CheckpointError("step_00000003 can't be written") from error
+        assert kind_of(raised.value, "checkpoint") == "oom"
+
+    def test_an_error_of_a_worker_is_none(self) -> None:
+        with pytest.raises(ZeroDivisionError) as raised:
+            in_a_worker(lambda: 1 // 0)
+        assert kind_of(raised.value, "data_wait") == "data_error"
+
+    @pytest.mark.parametrize("error", [MemoryError(), MemoryError("16 GiB")])
+    def test_the_account_says_the_way_out(self, tmp_path: Path, error: MemoryError) -> None:
+        (tmp_path / "log").mkdir()
+        write_failure(tmp_path, 0, "forward", 0, error)
+        what, way = read_failures(tmp_path)[0]["message"].splitlines()
+        assert what == (str(error) or "no memory is left")
+        assert way == MORE_MEMORY
+        assert "run.accumulation_steps" in way and "hydra/sweeper=micro_batch" in way

@@ -84,6 +84,10 @@ def test_mfu() -> None:
 def test_peak_flops() -> None:
     assert measure.peak_flops("NVIDIA A100-SXM4-80GB", "bfloat16") == 312e12
     assert measure.peak_flops("NVIDIA H100 PCIe", "bfloat16") == 756e12
+    assert measure.peak_flops("NVIDIA H100 PCIe", "float32") == 51e12
+    assert measure.peak_flops("NVIDIA H100 80GB HBM3", "float16") == 989e12
+    assert measure.peak_flops("NVIDIA H200", "tf32") == 494.7e12
+    assert measure.peak_flops("Tesla V100-PCIE-16GB", "tf32") is None
     assert measure.peak_flops("AMD EPYC", "float32") is None
 
 

@@ -63,7 +63,13 @@ def made(overrides: list[str], rate: float = 12345.0, repeat: int = 0) -> dict[s
         "steady_wall_s": 10.0,
         "steady_phases_s": {"data_wait": 1.0, "forward": 3.0, "backward": 5.98, "other": 0.02},
     }
-    record["compile"] |= {"compile_s": 12.34, "frames_compiled": 3, "cache": "cold"}
+    record["compile"] |= {
+        "compile_s": 12.34,
+        "first_step_s": 13.5,
+        "frames_compiled": 3,
+        "frames_fallen_back": 0,
+        "cache": {"setting": "warm", "hits": 0, "misses": 6},
+    }
     record["memory"]["peak_host_gib"] = 0.61
     record["numerics"] |= {"loss": [5.5, 3.1], "final_loss": 3.1, "eval_loss": 3.2}
     return record
@@ -189,11 +195,10 @@ def test_a_job_is_explained() -> None:
         "              forward     30.0%  ███████",
         "              backward    59.8%  ██████████████",
         "              other        0.2%",
-        "  compile    12.3 s, 3 frames, 0 graph breaks, cache cold",
+        "  compile    12.3 s (cold), first step 13.5 s; 3 frames compiled, 0 fell back",
         "  loss       5.5000 -> 3.1000, held out 3.2000",
         "  memory     host 0.61 GiB at most",
         "  ran as     device=auto ran as cpu",
-        "             compile=inductor ran as 3 frames",
         "             strategy=ddp ran as DistributedDataParallel(Gpt)",
         "  not known  mfu: the peak isn't known",
         "  record     sweeps/s/inductor-r0/result.json",

@@ -14,7 +14,6 @@ NOTED = ("python", "git_commit", "dirty")
 SWEPT_BY = {
     "threads_per_rank": "launch.threads_per_rank",
     "host_memory": "launch.host_memory",
-    "compile.cache": "compile.cache",
     "env.OMP_NUM_THREADS": "launch.threads_per_rank",
     "env.MKL_NUM_THREADS": "launch.threads_per_rank",
     "env.OPENBLAS_NUM_THREADS": "launch.threads_per_rank",
@@ -23,12 +22,11 @@ SWEPT_BY = {
 """A fact (or the beginning of its name) -> the key that sets it: swept, it differs on purpose."""
 
 LEFT_OUT = ("env.TORCHINDUCTOR_CACHE_DIR",)
-"""Differs from job to job by design; compile.cache says what matters."""
+"""Differs from job to job by design; the table tells cold compilations from warm ones."""
 
 WAY_OUT = {
     "threads_per_rank": "set launch.threads_per_rank to compare alike",
     "host_memory": "set launch.host_memory to compare alike",
-    "compile.cache": "compile times don't compare",
 }
 
 SHOWN = 4
@@ -64,8 +62,6 @@ def _facts(record: Record) -> dict[str, Any]:
         value = record["effective"].get(key, record["requested"].get(key))
         if value is not None:
             facts[key] = value
-    if record["compile"]["cache"] is not None:
-        facts["compile.cache"] = record["compile"]["cache"]
     return facts | {f"env.{key}": v for key, v in (environment.get("env") or {}).items()}
 
 

@@ -18,7 +18,8 @@ LAST_RTOL = {"full": 0.01, "low": 0.03}
 SMALLEST = 1e-12
 """A baseline loss below this counts as this: relative to 0, everything is infinitely far."""
 
-LOW = ("bfloat16", "float16", "bf16", "fp16", "tf32")
+LOW = ("bfloat16", "float16", "bf16", "fp16", "bf16_pure", "tf32")
+"""Dtypes, options, and ways to multiply float32."""
 
 
 def losses_agree(record: dict[str, Any], base: dict[str, Any]) -> tuple[float | None, str | None]:
@@ -95,9 +96,9 @@ def _relative(value: Any, base: Any) -> Any:
 
 def _low(record: dict[str, Any]) -> bool:
     """Does it compute in less than float32? By what ran, and by what was asked for."""
-    ran = (record["effective"].get("precision") or {}).get("compute")
+    ran = record["effective"].get("precision") or {}
     asked = record["requested"].get("precision")
-    words = str(ran or asked or "").replace(",", " ").split()
+    words = f"{ran.get('compute') or asked} {ran.get('float32_matmul')}".replace(",", " ").split()
     return asked == "tf32" or any(word in LOW for word in words)
 
 

@@ -76,9 +76,15 @@ def columns(table: dict[str, Any], full: bool = True) -> dict[str, list[str]]:
     found["steady"] = [figure(row["steady_units_per_s"]) for row in rows]
     found["ratio"] = [_ratio(row) for row in rows]
     found["verdict"] = [verdict(row) for row in rows]
-    found["compile s"] = [figure(row["compile_s"], ".1f") for row in rows]
+    if any(row["compile_s"] is not None for row in rows):
+        found["compile s"] = [_compile_s(row) for row in rows]
+        found["pays after"] = [_pays(row) for row in rows]
+    if any(row["recompiles"] for row in rows):
+        found["recompiles"] = [_recompiles(row) for row in rows]
     found["peak GiB"] = [figure(row["peak_memory_gib"], ".2f") for row in rows]
     found["final loss"] = [figure(row["final_loss"], ".4f") for row in rows]
+    if any(row["loss_deviation"] for row in rows):
+        found["loss off"] = [_off(row["loss_deviation"]) for row in rows]
     found["note"] = [row["note"] or "" for row in rows]
     return found
 
@@ -130,7 +136,7 @@ def _row(cell: Cell, base: Cell, swept: list[str], force: bool) -> dict[str, Any
     shown, bad = (valid or cell.records)[0], worst(cell.records)
     chosen = pairs.settings(cell.overrides)
     throughput, effective = shown["throughput"], shown["requested"] | shown["effective"]
-    rate = pooled_rate(valid)
+    rate, compiling = pooled_rate(valid), _compiling(valid)
     verdicts = [r["validity"]["verdict"] for r in cell.records if not rated(r)]
     invalid = next((v for v in verdicts if v not in (None, "valid")), None)
     return {
@@ -146,7 +152,7 @@ def _row(cell: Cell, base: Cell, swept: list[str], force: bool) -> dict[str, Any
         "ratio_to_baseline": judged.ratio,
         "ratio_ci95": list(judged.ratio_ci95) if judged.ratio_ci95 else None,
         "verdict": judged.verdict,
-        "compile_s": _mean(valid, lambda r: r["compile"]["compile_s"]),
+        "compile_s": compiling.pop("compile_s"),
         "peak_memory_gib": max(filter(None, map(_peak_gib, valid)), default=None),
         "final_loss": _mean(valid, lambda r: r["numerics"]["final_loss"]),
         "eval_loss": _mean(valid, lambda r: r["numerics"]["eval_loss"]),
@@ -159,8 +165,28 @@ def _row(cell: Cell, base: Cell, swept: list[str], force: bool) -> dict[str, Any
         "threads_per_rank": effective.get("threads_per_rank"),
         "global_batch_size": throughput["global_batch_size"],
         "micro_batch_size": throughput["micro_batch_size"],
+        **compiling,
         "note": _note(cell, valid, judged),
         "withheld": withheld,
+    }
+
+
+def _compiling(valid: list[Record]) -> dict[str, Any]:
+    """`compile_s` is what it costs with an empty cache, where a repeat had one; those that found
+    their graphs in the cache are in `compile_warm_s`: the order of a sweep decides who pays."""
+    of = [r["compile"] for r in valid if r["compile"]["compile_s"] is not None]
+    warm = [c for c in of if (c["cache"] or {}).get("hits")]
+    cold = [c for c in of if c not in warm]
+    steps = [c["break_even_steps"] for c in of]
+    whys = [c["break_even_why"] for c in of if c["break_even_why"]]
+    return {
+        "compile_s": _mean_of(cold or warm, "compile_s"),
+        "compile_warm_s": _mean_of(warm, "compile_s"),
+        "compiled_cold": bool(cold),
+        "recompiles": max((len(c["recompiles"]) for c in of), default=0),
+        "recompile_s": sum(r["compile_s"] for c in of for r in c["recompiles"]) / max(len(of), 1),
+        "break_even_steps": None if None in steps or not steps else round(float(np.mean(steps))),
+        "break_even_why": whys[0] if whys else None,
     }
 
 
@@ -204,6 +230,11 @@ def _mean(records: list[Record], of: Callable[[Record], Any]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
+def _mean_of(sections: list[dict[str, Any]], key: str) -> float | None:
+    known = [s[key] for s in sections if isinstance(s[key], int | float)]
+    return float(np.mean(known)) if known else None
+
+
 def _peak_gib(record: Record) -> float | None:
     memory = record["memory"]
     on_device: float | None = memory["peak_device_gib"]
@@ -242,6 +273,29 @@ def _ratio(row: dict[str, Any]) -> str:
     if interval[1] > 10 * interval[0]:
         return f"{value:.3f} [far too wide]"
     return f"{value:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]"
+
+
+def _compile_s(row: dict[str, Any]) -> str:
+    """`15.2` cold, `1.4 warm`, `15.2, 1.4 warm`."""
+    cold = [figure(row["compile_s"], ".1f")] if row["compiled_cold"] else []
+    warm = row["compile_warm_s"]
+    both = [*cold, f"{figure(warm, '.1f')} warm"] if warm is not None else cold
+    return ", ".join(both) or "-"
+
+
+def _pays(row: dict[str, Any]) -> str:
+    """The break-even step against eager, or why there is none."""
+    if row["break_even_steps"] is not None:
+        return f"{row['break_even_steps']:,} steps"
+    return str(row["break_even_why"] or "-").partition(":")[0]
+
+
+def _recompiles(row: dict[str, Any]) -> str:
+    return f"{row['recompiles']} in {row['recompile_s']:.1f} s" if row["recompiles"] else "-"
+
+
+def _off(deviation: Any) -> str:
+    return figure(deviation, ".1e") if isinstance(deviation, float) else str(deviation or "-")
 
 
 def _csv(table: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from paceline.types import CompileReport, Context
@@ -16,11 +17,22 @@ class Off:
 
 
 class Eager:
+    compare_eager = False
+
     def __call__(self, module: nn.Module) -> None:
         return None
 
-    def count(self) -> int:
-        return 0
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        return None
+
+    def tick(self, step: int) -> bool:
+        return False
+
+    def explain(self, error: BaseException) -> str | None:
+        return None
 
     def report(self) -> CompileReport:
-        return CompileReport(frames_compiled=0, compile_s=None, graph_breaks=[], cache=None)
+        return CompileReport()
+
+    def close(self) -> None:
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import inspect
 import re
 import typing
@@ -80,7 +81,7 @@ def check_target(key: str, node: Mapping[str, Any], given: tuple[str, ...] = ())
         return [f"{key}._target_={shown(path)}: {error}"]
     fields = {k: v for k, v in node.items() if not str(k).startswith("_")}
     if is_settings(target):
-        return _check_fields(key, fields, target)
+        return _not_installed(key, node["_target_"], target) + _check_fields(key, fields, target)
     return _check_call(key, node, fields, target, given)
 
 
@@ -94,6 +95,32 @@ def _check_group(key: str, node: Any) -> list[str]:
     if "_target_" not in node:
         return [f"{key}: has no _target_; choose an option of the group: {key}=OPTION"]
     return check_target(key, node, GIVEN.get(key, ()))
+
+
+def _not_installed(key: str, path: str, cls: Any) -> list[str]:
+    """What `requires` of a choice's class names and is not there, without importing it.
+
+    `requires: ClassVar[dict[str, str]]`: importable module -> the extra of paceline that brings it;
+    for a class of your own, which has no such extra: what to give pip.
+    """
+    problems = []
+    requires = getattr(cls, "requires", None)
+    for module, source in requires.items() if isinstance(requires, Mapping) else ():
+        if not _is_there(module):
+            ours = cls.__module__.partition(".")[0] == __package__.partition(".")[0]
+            install = f"pip install 'paceline[{source}]'" if ours else f"pip install {source}"
+            problems.append(
+                f"{key}._target_={path}: needs {module}, which is not installed; {install}, or "
+                f"choose another {key}"
+            )
+    return problems
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a.b, when there is no a
+        return False
 
 
 def _check_fields(key: str, node: Any, cls: Any) -> list[str]:

@@ -18,7 +18,7 @@ NOT_THE_CELL = {
 """Keys inside groups that are outside config_hash."""
 
 WORK = ("model", "data", "loss", "optimizer", "scheduler")
-LEVERS = {"data": ("loader",), "optimizer": ("foreach", "fused", "capturable")}
+LEVERS = {"data": ("loader", "normalize_on"), "optimizer": ("foreach", "fused", "capturable")}
 """Keys of those groups that change how fast the work is done, not which work it is."""
 
 WORK_OF_RUN = ("seed", "clip_grad_norm")

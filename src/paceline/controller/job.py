@@ -19,7 +19,7 @@ from paceline.controller.launch import Ended, run_ranks
 from paceline.controller.plan import Job
 from paceline.controller.session import SESSION, Interrupted
 from paceline.controller.watch import Watch
-from paceline.record.failure import read_failures
+from paceline.record.failure import MORE_MEMORY, read_failures
 from paceline.record.schema import RAN, empty_record, read_json, write_json
 from paceline.report import tensorboard, terminal
 from paceline.types import Failed
@@ -131,10 +131,12 @@ def _cause(failures: list[dict[str, Any]], ended: Ended, world_size: int) -> dic
         cause = {key: failures[0][key] for key in keys} | {"message": _sentence(failures[0])}
     else:
         rank = next((r for r in ended.exits if r in silent), silent[0])
+        code = ended.exits.get(rank)
+        starved = ended.oom_kills > 0 and code == -signal.SIGKILL
         cause = {
-            "kind": "worker_died",
+            "kind": "oom" if starved else "worker_died",
             "rank": rank,
-            "message": _death(rank, ended.exits.get(rank)),
+            "message": _death(rank, code) + (f"\n{MORE_MEMORY}" if starved else ""),
         }
         cause |= {key: failures[0][key] if failures else None for key in ("phase", "step")}
     others = [str(r) for r in sorted({*silent, *broken}) if r != cause["rank"]]
@@ -146,7 +148,8 @@ def _cause(failures: list[dict[str, Any]], ended: Ended, world_size: int) -> dic
 
 def _sentence(failure: dict[str, Any]) -> str:
     kind, message = failure["type"], failure["message"]
-    return message if kind in OWN_ERRORS or kind == message else f"{kind}: {message}"
+    in_our_words = failure["explained"] or kind in OWN_ERRORS or kind == message
+    return message if in_our_words else f"{kind}: {message}"
 
 
 def _death(rank: int, code: int | None) -> str:

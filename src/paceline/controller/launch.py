@@ -39,12 +39,14 @@ FORWARD_EVERY_S = 0.5
 
 @dataclass
 class Ended:
-    """How the ranks ended. `exits`: local rank -> exit code of those that failed."""
+    """How the ranks ended. `exits`: local rank -> exit code of those that failed. `oom_kills`:
+    how many processes of this machine the kernel ended meanwhile, for want of memory."""
 
     returned: dict[int, str] = field(default_factory=dict)
     exits: dict[int, int] = field(default_factory=dict)
     signal: int = 0
     killed: bool = False
+    oom_kills: int = 0
 
 
 def ensure_forkserver() -> int:
@@ -100,13 +102,24 @@ def run_ranks(job_yaml: Path, nproc: int, stop_grace_s: float, launched_at: floa
         logs_specs=_rank_logs(job_yaml.parent / "log"),
         signals_to_handle="SIGQUIT",  # it wants one; SIGHUP stays ignored under nohup
     )
-    ended = Ended()
+    ended, oom_kills_before = Ended(), oom_kills()
     with _forwarding(server, stop_grace_s, ended):
         try:
             ended.returned = elastic_launch(config, run)(str(job_yaml), launched_at)
         except ChildFailedError as error:
             ended.exits = {rank: failure.exitcode for rank, failure in error.failures.items()}
+    ended.oom_kills = oom_kills() - oom_kills_before
     return ended
+
+
+def oom_kills() -> int:
+    """Processes that the kernel has ended so far because memory ran out, its own or a cgroup's;
+    0 where it doesn't count them."""
+    try:
+        counters = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    except OSError:  # not Linux
+        return 0
+    return int(counters.get("oom_kill", 0))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,9 @@ Config = Mapping[str, Any]
 
 WORLD = ("launch.nproc", "strategy", "run.device")
 """What the number of ranks comes from."""
+
+FIRST_TF32_DEVICE = (8, 0)
+"""The compute capability of Ampere."""
 
 
 def world_size(config: Config, choices: Config) -> int:
@@ -157,15 +161,52 @@ def _context_length(config: Config, choices: Config, world: int) -> str | None:
 
 
 def _compiler(config: Config, choices: Config, world: int) -> str | None:
-    if choices.get("compile") != "inductor" or _on_cuda(config["run"]):
+    if config["compile"].get("backend") != "inductor" or _on_cuda(config["run"]):
         return None  # kernels for the GPU need no host compiler of ours
-    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
-    if any(shutil.which(name) for name in wanted):
+    wanted = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(wanted):
         return None
     return (
-        f"compile=inductor: it needs a C++ compiler for CPU kernels, none of {', '.join(wanted)} "
-        "is on PATH; install one (apt install g++) or set CXX, or use compile=off"
+        f"compile={choices.get('compile')}: it needs a C++ compiler for CPU kernels, {wanted} "
+        "is not on PATH; install one (apt install g++) or set CXX, or use compile=off"
     )
+
+
+def _cuda_graphs(config: Config, choices: Config, world: int) -> str | None:
+    compile_ = config["compile"]
+    graphs = compile_.get("backend") == "cudagraphs" or compile_.get("mode") == "reduce-overhead"
+    if not graphs or _on_cuda(config["run"]):
+        return None
+    return (
+        f"compile={choices.get('compile')}: CUDA graphs need a CUDA device, there would be none; "
+        "use compile=inductor"
+    )
+
+
+def _tf32(config: Config, choices: Config, world: int) -> str | None:
+    if config["precision"].get("float32_matmul") != "tf32":
+        return None
+    if _on_cuda(config["run"]) and _newest_cuda_device() >= FIRST_TF32_DEVICE:
+        return None
+    asked = "precision" if choices.get("precision") == "tf32" else "precision.float32_matmul"
+    return f"{asked}=tf32: TF32 needs an Ampere or newer CUDA device; use precision=fp32 or bf16"
+
+
+def _compiled_step(config: Config, choices: Config, world: int) -> str | None:
+    optimizer = config["optimizer"]
+    if not config["compile"].get("optimizer_step"):
+        return None
+    if optimizer.get("fused"):
+        return (
+            "compile.optimizer_step=true: optimizer.fused=true is one kernel already, which no "
+            "compiler enters; use one of the two"
+        )
+    if optimizer.get("foreach") and not optimizer.get("capturable"):
+        return (
+            "compile.optimizer_step=true: a compiled step has its learning rate in a tensor, which "
+            "optimizer.foreach=true doesn't take; use optimizer.foreach=null"
+        )
+    return None
 
 
 def _on_cuda(run: Config) -> bool:
@@ -182,6 +223,25 @@ def _cuda_devices() -> int:
     return torch.cuda.device_count()
 
 
+def _newest_cuda_device() -> tuple[int, int]:
+    """The highest compute capability on this host, from the driver: asked by torch, it would take
+    device memory for as long as the controller lives. Without an answer, nothing is refused."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return FIRST_TF32_DEVICE
+    try:
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        newest: tuple[int, int] = max(map(pynvml.nvmlDeviceGetCudaComputeCapability, handles))
+        return newest
+    except (pynvml.NVMLError, ValueError):
+        return FIRST_TF32_DEVICE
+    finally:
+        pynvml.nvmlShutdown()
+
+
 RULES: tuple[tuple[tuple[str, ...], Callable[[Config, Config, int], str | None]], ...] = (
     ((*WORLD,), _single),
     ((*WORLD,), _adopted),
@@ -196,5 +256,8 @@ RULES: tuple[tuple[tuple[str, ...], Callable[[Config, Config, int], str | None]]
     ((*WORLD, "profiler.ranks"), _profiled),
     (("data.sequence_length", "model.context_length"), _context_length),
     (("compile", "run.device"), _compiler),
+    (("compile", "run.device"), _cuda_graphs),
+    (("compile", "optimizer"), _compiled_step),
+    (("precision", "run.device"), _tf32),
 )
 """(the keys that a rule reads, the rule)"""

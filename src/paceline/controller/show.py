@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.controller.directory import finished
-from paceline.controller.plan import Job
+from paceline.controller.plan import Job, cores
 from paceline.report.terminal import screen
 
 
@@ -74,8 +74,10 @@ def _sizes(job: Job) -> tuple[str, str, str]:
 
 
 def _processes(job: Job) -> int:
-    workers = job.requested["data"]["num_workers"] or 0
-    return int(job.requested["world_size"] * (1 + workers))
+    ranks, workers = job.requested["world_size"], job.requested["data"]["num_workers"] or 0
+    if workers == "auto":  # the most that they can be: ranks and workers share the cores
+        return int(max(2 * ranks, cores()))
+    return int(ranks * (1 + workers))
 
 
 def _line(console: Console, text: str) -> None:

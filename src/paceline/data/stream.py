@@ -6,23 +6,27 @@ epoch; a global batch may straddle two epochs, so there is never a short batch.
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from paceline.data.order import Indices, SeededOrder, mix, scramble
 from paceline.types import Batch, Context, DataError, at_least
 
-Indices = npt.NDArray[np.int64]
 Taken = tuple[Indices, int]
 FOLD_EVERY = 1024
 """Index lists kept before they are folded into the digest: bounds memory at no cost a step."""
+
+MOST_AUTO_WORKERS = 8
+"""Each one is a process with batches of its own in memory: more must be asked for."""
 
 
 class MapDataset(Protocol):
@@ -35,48 +39,38 @@ class MapDataset(Protocol):
 
 @dataclass(frozen=True)
 class Loader:
-    """How batches are fetched; never which ones, so it is no part of the work's identity."""
+    """How batches are fetched; never which ones, so it is no part of the work's identity.
 
-    num_workers: int
+    `num_workers`: of each rank; 0 fetches in the rank itself, between two steps. The other three
+    settings are those of torch's DataLoader and hold for workers only.
+    """
+
+    num_workers: int | Literal["auto"]
     prefetch_factor: int
     persistent_workers: bool
     pin_memory: bool | Literal["auto"]
 
     def __post_init__(self) -> None:
-        at_least(0, num_workers=self.num_workers)
+        if self.num_workers != "auto":
+            at_least(0, num_workers=self.num_workers)
         at_least(1, prefetch_factor=self.prefetch_factor)
 
+    def workers(self, world_size: int) -> int:
+        """Loader workers of one rank: the number asked for; auto: by the cores of this node.
 
-class SeededOrder:
-    """The order of samples: position p of the endless stream -> sample index.
+        The ranks of this node are LOCAL_WORLD_SIZE, as launchers set it, else all of the world.
+        """
+        if self.num_workers != "auto":
+            return self.num_workers
+        able = hasattr(os, "sched_getaffinity")
+        cores = len(os.sched_getaffinity(0)) if able else os.cpu_count() or 1
+        return auto_workers(cores, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
 
-    Epoch e is a permutation drawn from (seed, e); step k takes positions [k B, (k+1) B), and rank
-    r of W the r-th W-th of them, cut into `accumulation_steps` micro-batches.
-    """
 
-    def __init__(self, length: int, global_batch_size: int, seed: int) -> None:
-        self.length, self.global_batch_size, self.seed = length, global_batch_size, seed
-        self._epoch = -1
-        self._permutation: Indices = np.empty(0, np.int64)
-
-    def take(self, start: int, stop: int) -> Indices:
-        """Sample indices at stream positions [start, stop)."""
-        epoch, offset = divmod(start, self.length)
-        if offset + stop - start <= self.length:  # nearly always: worth a microsecond a batch
-            return self._permute(epoch)[offset : offset + stop - start]
-        parts = []
-        while start < stop:
-            epoch, offset = divmod(start, self.length)
-            parts.append(self._permute(epoch)[offset : offset + stop - start])
-            start += len(parts[-1])
-        return np.concatenate(parts)
-
-    def _permute(self, epoch: int) -> Indices:
-        if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(mix(self.seed, epoch))
-            self._permutation = torch.randperm(self.length, generator=generator).numpy()
-            self._epoch = epoch
-        return self._permutation
+def auto_workers(cores: int, ranks: int) -> int:
+    """num_workers=auto: a rank's share of the node's usable cores less one for the rank itself,
+    at least 1, at most MOST_AUTO_WORKERS."""
+    return min(max(1, cores // ranks - 1), MOST_AUTO_WORKERS)
 
 
 class MapStream:
@@ -84,6 +78,8 @@ class MapStream:
 
     `random_items`: items draw random numbers (augmentation); each is then seeded by
     (seed, epoch, index), so that it is the same in any worker and any world.
+    `prepare`: called by the loop on each batch once it is on the device, in training and in
+    evaluation; it draws no random number. None: the batch goes to the loss as it is.
     """
 
     sampling: Literal["seeded", "own"] = "seeded"
@@ -98,14 +94,17 @@ class MapStream:
         unit: str,
         units_per_sample: int = 1,
         random_items: bool = False,
+        prepare: Callable[[Batch], Batch] | None = None,
     ) -> None:
         world, run = context.world, context.run
         if len(train) == 0:
             raise DataError("the training dataset is empty")
         self.unit, self.units_per_sample = unit, units_per_sample
         self.loader, self.global_batch_size = loader, global_batch_size
-        self.queued_batches = loader.num_workers * loader.prefetch_factor
+        self.num_workers = loader.workers(world.world_size)
+        self.queued_batches = self.num_workers * loader.prefetch_factor
         self.train, self.held_out_set, self.random_items = train, held_out, random_items
+        self.samples, self.prepare = len(train), prepare
         self.world, self.seed, self.accumulation = world, run.seed, run.accumulation_steps
         self.micro_batch_size = global_batch_size // (world.world_size * self.accumulation)
         self.order = SeededOrder(len(train), global_batch_size, run.seed)
@@ -123,7 +122,7 @@ class MapStream:
     def batches(self, first_step: int) -> Iterator[Batch]:
         """This rank's micro-batches from `first_step` on; see `SeededOrder`."""
         order = self._indices(first_step)
-        if self.loader.num_workers == 0:
+        if self.num_workers == 0:
             return map(self._fetch(self.train), order)
         return self._by_workers(order)
 
@@ -142,7 +141,7 @@ class MapStream:
         return self._digest
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seed": self.seed, "samples": len(self.train)}
+        return {"seed": self.seed, "samples": self.samples}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state != self.state_dict():
@@ -174,7 +173,7 @@ class MapStream:
             batch_size=None,
             collate_fn=_as_it_is,
             sampler=order,
-            num_workers=self.loader.num_workers,
+            num_workers=self.num_workers,
             prefetch_factor=self.loader.prefetch_factor,
             persistent_workers=self.loader.persistent_workers,
             pin_memory=self._pin(),
@@ -182,7 +181,7 @@ class MapStream:
         )
         batches = iter(loader)
         self.workers_alive = sum(w.is_alive() for w in getattr(batches, "_workers", []))
-        return batches
+        return _relay(batches)
 
     def _pin(self) -> bool:
         on_gpu = self.world.device.type == "cuda"
@@ -194,7 +193,7 @@ class MapStream:
         # the step in the high bits: the same samples in another step give another digest
         used = np.concatenate([i + (s << 40) for i, s in self._handed[:micro_batches]])
         with np.errstate(over="ignore"):
-            total = int(_scramble(used.view(np.uint64)).sum(dtype=np.uint64))
+            total = int(scramble(used.view(np.uint64)).sum(dtype=np.uint64))
         self._digest = (self._digest + total) % 2**64
         self._folded += micro_batches
         del self._handed[:micro_batches]
@@ -213,7 +212,7 @@ class Fetch:
             return self.whole(indices)
         if not self.random_items:
             return default_collate([self.dataset[int(i)] for i in indices])
-        with torch.random.fork_rng(devices=[]):
+        with _own_generators():
             epochs = (first + np.arange(len(indices))) // len(self.dataset)
             return default_collate(
                 [self._seeded(int(i), int(e)) for i, e in zip(indices, epochs, strict=True)]
@@ -223,10 +222,22 @@ class Fetch:
 
     def _seeded(self, index: int, epoch: int) -> Any:
         seed = mix(self.seed, epoch, index)
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPU's too
         random.seed(seed)
         np.random.seed(seed % 2**32)
         return self.dataset[index]
+
+
+@contextmanager
+def _own_generators() -> Iterator[None]:
+    """What is seeded inside is put back: with no workers these are the training's generators."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
 
 
 def first_dimension(batch: Batch) -> int:
@@ -237,23 +248,16 @@ def first_dimension(batch: Batch) -> int:
     return int(leaf.shape[0])
 
 
-def mix(*values: int) -> int:
-    """One 63-bit seed from several integers (splitmix64, Steele et al. 2014)."""
-    state = 0
-    for value in values:
-        state = (state + value + 0x9E3779B97F4A7C15) % 2**64
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) % 2**64
-        state ^= state >> 31
-    return state >> 1
-
-
-def _scramble(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """splitmix64's finaliser on each element: a sum of them tells sets apart."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+def _relay(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """The batches of workers; a DataError raised in one says here what it said there, and the
+    worker's traceback, which torch puts into the message, stands in its cause."""
+    try:
+        yield from batches
+    except DataError as error:
+        said = str(error).rpartition("DataError: ")[2].strip()
+        # torch's frames hold the error and the loader in a cycle, and a loader that the garbage
+        # collector finds waits 5 s for workers that no longer hear it
+        raise DataError(said) from error.with_traceback(None)
 
 
 def _as_it_is(batch: Batch) -> Batch:

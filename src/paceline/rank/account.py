@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import resource
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from paceline.rank import effective, gates
+from paceline.rank import dtypes, effective, gates
 from paceline.rank.ledger import (
     COMPILED,
     PHASES,
     PROFILED,
     SAVED,
+    SKIPPED,
     STEADY,
     TAGS,
     WARMUP,
@@ -25,6 +27,7 @@ from paceline.rank.world import gather, max_over_ranks
 from paceline.record import measure
 from paceline.record.environment import environment
 from paceline.record.schema import empty_record, write_json
+from paceline.types import CompileReport
 
 WORK = [i for i, p in enumerate(PHASES) if p in ("data_wait", "to_device", "forward", "optimizer")]
 """Phases in which a rank doesn't wait for others: the slowest rank is found by them."""
@@ -40,8 +43,9 @@ def write_account(
     spans: dict[str, float],
     eval_loss: float | None,
     steps_done: int,
-) -> None:
-    """Gather from all ranks; rank 0 writes `steps.npz` and its part of `result.json`.
+) -> dict[str, Any] | None:
+    """Gather from all ranks; rank 0 writes `steps.npz` and its part of `result.json`, and gets the
+    record.
 
     `spans`: seconds of build and evaluation on this rank, `ended` on the host's monotonic clock.
     """
@@ -50,20 +54,24 @@ def write_account(
     tags = max_over_ranks(torch.from_numpy(steps.tag), world).numpy()
     parts.curves.fold(world)
     history = parts.state.history
+    tags = np.where((tags == STEADY) & _skipped(parts, steps), SKIPPED, tags)
     findings = gates.run_gates(parts, before, steps_done)
-    facts = effective.look(parts)
+    compiled = parts.compile.report()
+    # before a step is watched, which takes memory of its own
+    peaks = max_over_ranks(torch.tensor([_host_gib(), _device_gib(parts)]).double(), world)
+    facts = effective.look(parts, compiled)
     everyone = gather(
         {
             "phases": _phases(steps, tags),
             "spans": spans,
             "units_used": parts.units_used,
+            "compile_s": compiled.compile_s,
             **_steady(steps, tags),
         },
         world,
     )
-    peaks = max_over_ranks(torch.tensor([_host_gib(), _device_gib(parts)]).double(), world)
     if world.rank:
-        return
+        return None
 
     slowest = int(np.argmax([sum(r["steady"][i] for i in WORK) for r in everyone]))
     units_used = sum(r["units_used"] for r in everyone)
@@ -83,6 +91,7 @@ def write_account(
         "units_per_step": units_per_step,
         "global_batch_size": getattr(data, "global_batch_size", None),
         "micro_batch_size": getattr(data, "micro_batch_size", None),
+        "epochs_measured": _epochs(data, throughput["steps_measured"]),
     }
     steady_rate = throughput["steady_units_per_s"]
     if steady_rate is not None:
@@ -100,6 +109,7 @@ def write_account(
         "peak_host_gib": float(peaks[0]),
         "peak_device_gib": float(peaks[1]) if world.device.type == "cuda" else None,
     }
+    skipping = history["skipped"]  # empty where no step can be skipped
     record["numerics"] |= {
         "loss": history["loss"],
         "grad_norm": history["grad_norm"],
@@ -110,12 +120,16 @@ def write_account(
         "samples_digest": findings.samples_digest,
         "params_changed": findings.params_changed,
         "grads_equal": findings.grads_equal,
+        "skipped_steps": np.flatnonzero(skipping).tolist() if skipping else None,
+        "unused_parameters": findings.unused_parameters,
+        "unused_layers": findings.unused_layers,
+        **parts.state.precision.report(),
     }
-    record["compile"] |= _compile(parts, steps)
+    record["compile"] |= _compile(compiled, steps, tags, [r["compile_s"] for r in everyone])
     record["checkpoint"] |= parts.checkpoint.report()
     record["profiler"] |= parts.profiler.report() | {"overhead_ratio": _overhead(steps, tags)}
     record["effective"] = facts | {"host_memory": host_memory}
-    nothing_done = effective.ineffective(requested, facts)
+    nothing_done = effective.ineffective(requested, facts, compiled)
     verdict = "not_training" if findings.reasons else "ineffective" if nothing_done else "valid"
     if data.sampling == "own":
         reasons.append("samples_digest: the data source does its own sampling")
@@ -137,6 +151,28 @@ def write_account(
         tags=np.array(TAGS),
     )
     write_json(directory / "result.json", record)
+    return record
+
+
+def add_counter_runs(
+    directory: Path, record: dict[str, Any], found: dict[str, Any], seconds: float
+) -> None:
+    """Put what the counter-runs found, in `seconds`, into the record that is on disk already."""
+    units = record["throughput"]["units_per_step"]
+    for run in found.get("counter_runs", []):
+        run["units_per_s"] = units / run["step_s"]
+    record["counter_runs"] = found.get("counter_runs", [])
+    record["compile"] |= found.get("compile", {})
+    record["validity"]["reasons"] += found.get("reasons", [])
+    record["ledger"]["phases_s"]["intervene"] = seconds
+    record["ledger"]["phases_s"]["ended"] += seconds
+    write_json(directory / "result.json", record)
+
+
+def _epochs(data: Any, steps: int) -> float | None:
+    """Passes over the training data within the steady steps; None where its size isn't known."""
+    samples, batch = getattr(data, "samples", None), getattr(data, "global_batch_size", None)
+    return steps * batch / samples if samples and batch else None
 
 
 def _phases(steps: Steps, tags: Any) -> dict[str, float | None]:
@@ -147,11 +183,17 @@ def _phases(steps: Steps, tags: Any) -> dict[str, float | None]:
         "warmup": steps.step_s[tags == WARMUP].sum(),
         "profiler": steps.step_s[tags == PROFILED].sum(),
     }
-    by_phase = steps.phase_s[(tags == STEADY) | (tags == SAVED)].sum(axis=0)
+    by_phase = steps.phase_s[np.isin(tags, (STEADY, SAVED, SKIPPED))].sum(axis=0)
     split = dict(zip(PHASES, by_phase.tolist(), strict=True))
     split.pop("other")  # the controller's residual: what no phase accounts for
     split["profiler"] += whole.pop("profiler")
     return {name: float(value) for name, value in (split | whole).items()}
+
+
+def _skipped(parts: Parts, steps: Steps) -> Any:
+    """[steps] bool: those that changed nothing because a gradient overflowed."""
+    flags = parts.state.history["skipped"] + parts.curves.extra_skips.take().tolist()
+    return np.array(flags, bool)[steps.step] if flags else np.zeros(len(steps.step), bool)
 
 
 def _steady(steps: Steps, tags: Any) -> dict[str, Any]:
@@ -178,16 +220,17 @@ def _recurring(parts: Parts, requested: dict[str, Any], steps: Steps, tags: Any)
     return saving + float(lost) / max(len(steps.step) - int(steady[0]), 1)
 
 
-def _compile(parts: Parts, steps: Steps) -> dict[str, Any]:
-    report = parts.compile.report()
-    compiling = np.flatnonzero(steps.tag == COMPILED)
-    return {
+def _compile(
+    report: CompileReport, steps: Steps, tags: Any, seconds: list[float | None]
+) -> dict[str, Any]:
+    """`compile_s`: the slowest rank's; `extra_s`: what steps that compiled took beyond others."""
+    known = [s for s in seconds if s is not None]
+    compiling, steady = steps.step_s[tags == COMPILED], steps.step_s[tags == STEADY]
+    ordinary = float(np.median(steady)) if len(steady) else 0.0
+    return asdict(report) | {
         "first_step_s": float(steps.step_s[0]) if len(steps.step_s) else None,
-        "compile_s": report.compile_s,
-        "cache": report.cache,
-        "frames_compiled": report.frames_compiled,
-        "graph_breaks": report.graph_breaks,
-        "recompiles": [{"step": int(steps.step[i]), "reason": None} for i in compiling[1:]],
+        "compile_s": max(known, default=None),
+        "extra_s": float((compiling - ordinary).clip(0).sum()),
     }
 
 
@@ -196,7 +239,7 @@ def _add_mfu(
 ) -> None:
     flops = getattr(parts.state.model, "flops_per_unit", None)
     name = torch.cuda.get_device_name() if parts.world.device.type == "cuda" else "cpu"
-    peak = measure.peak_flops(name, facts["precision"]["compute"] or "float32")
+    peak = measure.peak_flops(name, dtypes.peak_dtype(facts["precision"]))
     value, why_not = measure.mfu(rate, flops() if flops else None, peak, parts.world.world_size)
     record["throughput"] |= {"mfu": value, "peak_flops": peak}
     if why_not:

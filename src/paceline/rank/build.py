@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline import config
 from paceline.rank.curves import Curves
+from paceline.rank.deliver import deliverer
 from paceline.rank.gates import fingerprint
 from paceline.rank.ledger import Ledger
 from paceline.rank.process import seed_everything
@@ -37,15 +38,17 @@ def build(
     seed_everything(run.seed)
     model = make("model")
     model.train()
+    precision = make("precision")
+    precision.prepare(model)  # may convert the parameters: before they are known and wrapped
     before = fingerprint(model)
     loss = make("loss")
-    precision = make("precision")
     compiler = make("compile")
     comm_hook = make("comm_hook")
     strategy = make("strategy")
     wrapped = strategy.wrap(model, world, compiler, precision, comm_hook)
     # after the wrapper: a strategy may replace the parameters
     optimizer = make("optimizer", params=[p for p in wrapped.parameters() if p.requires_grad])
+    compiler.optimizer(optimizer)
     scheduler = make("scheduler", optimizer=optimizer)
     state = TrainState(model, optimizer, scheduler, precision, data)
     curves = Curves(state.history)
@@ -66,6 +69,7 @@ def build(
         stop=stop,
         progress=Progress(directory, world, run.steps),
         warmup_steps=measure.warmup_steps,
+        deliver=deliverer(data, world),
         refill_steps=math.ceil(getattr(data, "queued_batches", 0) / run.accumulation_steps),
     )
     return parts, before

@@ -1,15 +1,19 @@
-"""Loss and gradient norm of every step: kept on the device, added up over ranks late."""
+"""Loss, gradient norm and skip of every step: kept on the device, added up over ranks late."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from paceline.rank.world import sum_over_ranks
 from paceline.types import Nonfinite, World
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 STACK_EVERY = 512
 """Scalars kept as single tensors before they are stacked: bounds their number, copies nothing."""
@@ -48,28 +52,45 @@ class Curves:
     losses: Series = field(default_factory=Series)
     weights: Series = field(default_factory=Series)
     norms: Series = field(default_factory=Series)
+    skips: Series = field(default_factory=Series)
+    extra_skips: Series = field(default_factory=Series)  # of the steps beyond the training
 
-    def add(self, loss: Tensor, weight: Tensor, norm: Tensor | None) -> None:
+    def add(
+        self, loss: Tensor, weight: Tensor, norm: Tensor | None, skipped: Tensor | None
+    ) -> None:
+        """A step of training. `skipped`: as Precision says."""
         self.losses.add(loss)
         self.weights.add(weight)
         if norm is not None:
             self.norms.add(norm)
+        if skipped is not None:
+            self.skips.add(skipped)
+
+    def add_extra(self, skipped: Tensor | None) -> None:
+        """A step beyond the training."""
+        if skipped is not None:
+            self.extra_skips.add(skipped)
 
     def fold(self, world: World) -> None:
-        """Bring `history` (mean loss over all ranks, global gradient norm) up to date: a
-        collective, called by all ranks. Raises Nonfinite naming the first bad step."""
+        """Bring `history` (mean loss over all ranks, global gradient norm, skipped or not as 1.0
+        or 0.0, the same on all ranks as gradients are) up to date: a collective, called by all
+        ranks. Raises Nonfinite naming the first bad step; the norm of a skipped step may be
+        infinite, for that is why it was skipped."""
         sums = sum_over_ranks(torch.stack([self.losses.take(), self.weights.take()]), world)
-        for name, what, values in (
-            ("loss", "loss", sums[0] / sums[1]),
-            ("grad_norm", "gradient norm", self.norms.take()),
-        ):
-            known = self.history.setdefault(name, [])
-            _check_finite(what, values.tolist(), len(known))
-            known += values.tolist()
+        norms, skips = self.norms.take().numpy(), self.skips.take().numpy()
+        excused = skips > 0 if len(skips) else np.zeros(len(norms), bool)
+        self._append("loss", "loss", (sums[0] / sums[1]).numpy(), np.zeros(sums.shape[1], bool))
+        self._append("grad_norm", "gradient norm", norms, excused[: len(norms)])
+        self.history.setdefault("skipped", []).extend(skips.tolist())
+
+    def _append(self, name: str, what: str, values: Floats, excused: Bools) -> None:
+        known = self.history.setdefault(name, [])
+        _check_finite(what, values, excused, len(known))
+        known += values.tolist()
 
 
-def _check_finite(what: str, values: list[float], first_step: int) -> None:
-    bad = np.flatnonzero(~np.isfinite(values))
+def _check_finite(what: str, values: Floats, excused: Bools, first_step: int) -> None:
+    bad = np.flatnonzero(~np.isfinite(values) & ~excused)
     if len(bad):
         step = first_step + int(bad[0])
         raise Nonfinite(

@@ -5,34 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
-from paceline.rank.train import Parts, place
+from paceline.rank import dtypes
+from paceline.rank.train import Parts
+from paceline.types import CompileReport
 
-_COMPUTES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-
-def look(parts: Parts) -> dict[str, Any]:
+def look(parts: Parts, report: CompileReport) -> dict[str, Any]:
     """The `effective` section, in the same words as the requested one."""
     model, world = parts.state.model, parts.world
     parameters = list(model.parameters())
-    report = parts.compile.report()
     return {
         "device": (parameters[0] if parameters else world).device.type,
         "world_size": world.world_size,
         "threads_per_rank": torch.get_num_threads(),
-        "compile": f"{report.frames_compiled} frames" if report.frames_compiled else "eager",
-        "precision": {
-            "parameters": _names(p.dtype for p in parameters),
-            "compute": _compute_dtype(parts),
-            "optimizer_state": _names(
-                t.dtype
-                for state in parts.state.optimizer.state.values()
-                for t in tree_leaves(state)
-                if isinstance(t, Tensor) and t.dim() > 0
-            ),
-        },
+        "compile": _compiled(report),
+        "precision": dtypes.look(parts),
+        "optimizer": _optimizer(parts.state.optimizer),
         "strategy": wrappers(parts.model, model),
         "data": {
             "sampling": parts.state.data.sampling,
@@ -43,31 +33,80 @@ def look(parts: Parts) -> dict[str, Any]:
 
 
 def wrappers(outer: nn.Module, inner: nn.Module) -> str:
-    """The classes from the outermost wrapper to the model, as `DistributedDataParallel(Gpt)`."""
+    """The classes from the outermost wrapper to the model, and which of them is compiled, as
+    `DistributedDataParallel(compiled Gpt)`: the order in which they were put on."""
     names = []
     while outer is not inner:
-        names.append(type(outer).__name__)
+        names.append(_name(outer))
         outer = outer.module  # type: ignore[assignment]
-    names.append(type(inner).__name__)
+    names.append(_name(inner))
     return "(".join(names) + ")" * (len(names) - 1)
 
 
-def ineffective(requested: dict[str, Any], effective: dict[str, Any]) -> list[str]:
+def _name(module: nn.Module) -> str:
+    name = type(module).__name__
+    if _is_compiled(vars(module).get("forward")):
+        return f"compiled {name}"
+    inside = sum(_is_compiled(vars(m).get("forward")) for m in module.modules())
+    wraps = isinstance(getattr(module, "module", None), nn.Module)
+    return f"{name} with {inside} compiled blocks" if inside and not wraps else name
+
+
+def _is_compiled(function: Any) -> bool:
+    return hasattr(getattr(function, "__func__", function), "_torchdynamo_orig_callable")
+
+
+def _compiled(report: CompileReport) -> str:
+    if not report.frames_compiled:
+        return "eager"
+    fallen = f", {report.frames_fallen_back} fell back" if report.frames_fallen_back else ""
+    return f"{report.frames_compiled} frames{fallen}"
+
+
+def _optimizer(optimizer: torch.optim.Optimizer) -> str:
+    """As `AdamW, fused`: the class, and what its step runs as."""
+    words = [type(optimizer).__name__]
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    words += [word for word in ("fused", "foreach", "capturable") if group.get(word)]
+    return ", ".join([*words, "compiled"] if optimizer_compiled(optimizer) else words)
+
+
+def optimizer_compiled(optimizer: torch.optim.Optimizer) -> bool:
+    """Also under a scheduler, which wraps the step that it counts."""
+    step: Any = optimizer.step
+    while step is not None and not _is_compiled(step):
+        step = getattr(step, "__wrapped__", None)
+    return step is not None
+
+
+def ineffective(
+    requested: dict[str, Any], effective: dict[str, Any], report: CompileReport
+) -> list[str]:
     """What was asked for and did nothing, one sentence each."""
     reasons = []
     if requested["compile"] != "off" and effective["compile"] == "eager":
         reasons.append(
-            f"compile={requested['compile']}: no frame was compiled, the model ran eager"
+            f"compile={requested['compile']}: no frame was compiled, the model ran eager (is "
+            "TORCH_COMPILE_DISABLE or TORCHDYNAMO_DISABLE set?)"
+        )
+    reasons += [
+        f"compile.recompile_limit={report.recompile_limit}: {place} was recompiled so often that "
+        "the rest ran eager; raise it, set compile.dynamic=true, or give fixed shapes"
+        for place in report.limits_hit
+    ]
+    if report.cudagraphs_skipped:
+        reasons.append(
+            f"compile={requested['compile']}: CUDA graphs were skipped, "
+            f"{report.cudagraphs_skipped}"
         )
     if requested["strategy"] != "single" and effective["world_size"] == 1:
         reasons.append(
             f"strategy={requested['strategy']} over 1 rank synchronises nothing; "
             "raise launch.nproc, or use strategy=single"
         )
-    computed = effective["precision"]["compute"]
-    if requested["precision"] == "bf16" and computed not in (None, "bfloat16"):
-        reasons.append(f"precision=bf16: the model computed in {computed}")
+    reasons += dtypes.unmet(requested["precision"], effective["precision"])
     asked = requested["data"].get("num_workers") or 0
+    asked = 1 if asked == "auto" else asked  # at least one, by the cores of the node
     if asked and effective["data"]["workers"] < asked:
         reasons.append(f"{asked} loader workers were asked for, {effective['data']['workers']} ran")
     if requested["threads_per_rank"] != effective["threads_per_rank"]:
@@ -76,26 +115,3 @@ def ineffective(requested: dict[str, Any], effective: dict[str, Any]) -> list[st
             f"{effective['threads_per_rank']} are set"
         )
     return reasons
-
-
-def _compute_dtype(parts: Parts) -> str | None:
-    """The dtype that the first matrix product or convolution gives, seen in one forward."""
-    model = parts.state.model
-    layer = next((m for m in model.modules() if isinstance(m, _COMPUTES)), None)
-    batch = next(iter(parts.state.data.held_out(1)), None)
-    if layer is None or batch is None:
-        return None
-    seen: list[torch.dtype] = []
-    hook = layer.register_forward_hook(lambda m, i, output: seen.append(output.dtype))
-    try:
-        eager = torch.compiler.set_stance("force_eager")
-        with torch.no_grad(), eager, parts.state.precision.forward():
-            parts.loss(model, place(batch, parts.world.device))
-    finally:
-        hook.remove()
-    return _names(seen)
-
-
-def _names(dtypes: Any) -> str | None:
-    names = sorted({str(d).removeprefix("torch.") for d in dtypes})
-    return ", ".join(names) or None

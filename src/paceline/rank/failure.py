@@ -7,29 +7,53 @@ import json
 import os
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from paceline.record.failure import failure_path
+from paceline.record.failure import MORE_MEMORY, failure_path
 from paceline.types import CheckpointError, DataError, Nonfinite
 
 COMMUNICATION = ("connection closed by peer", "connection reset", "timed out", "gloo", "nccl")
 
+NO_MEMORY = (
+    "defaultcpuallocator: can't allocate memory",
+    "defaultcpuallocator: not enough memory",  # the same on Windows
+    "cannot allocate memory",  # ENOMEM in words
+    "bad_alloc",
+    "memoryerror: ",  # numpy's, which a loader worker passes on as a RuntimeError
+    "out of memory",  # CUDA's and NCCL's own calls
+    "_status_alloc_failed",  # cuBLAS, cuDNN
+    "is killed by signal: killed",  # a loader worker, as the kernel does when memory runs out
+)
+"""What such a RuntimeError says, or an OSError that a loader worker passed on; in lower case."""
+
 
 def write_failure(
-    directory: Path, rank: int, phase: str, step: int | None, error: BaseException
+    directory: Path,
+    rank: int,
+    phase: str,
+    step: int | None,
+    error: BaseException,
+    explained: str | None = None,
 ) -> None:
-    """Leave the account beside the rank's log. Never raises: the error itself matters more."""
+    """Leave the account beside the rank's log; `explained`: what to say in the error's own words'
+    place. Never raises: the error itself matters more."""
+    kind = kind_of(error, phase)
+    message = explained or str(error) or type(error).__name__
+    if kind == "oom":
+        message = f"{explained or str(error) or 'no memory is left'}\n{MORE_MEMORY}"
     account = {
         "time": time.time(),
         "rank": rank,
         "phase": phase,
         "step": error.step if isinstance(error, Nonfinite) else step,
-        "kind": kind_of(error, phase),
+        "kind": kind,
         "communication": is_communication(error),
         "type": type(error).__name__,
-        "message": str(error) or type(error).__name__,
+        "message": message,
+        "explained": explained is not None,
         "traceback": "".join(traceback.format_exception(error)),
     }
     path = failure_path(directory, rank)
@@ -49,11 +73,31 @@ def is_communication(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in text for word in COMMUNICATION)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """The error, or what it was explicitly raised from, says that memory ran out."""
+    return any(
+        isinstance(one, torch.OutOfMemoryError | MemoryError)
+        or (isinstance(one, OSError) and one.errno == errno.ENOMEM)
+        or (isinstance(one, RuntimeError | OSError) and _says_no_memory(str(one).lower()))
+        for one in _with_causes(error)
+    )
+
+
+def _says_no_memory(text: str) -> bool:
+    return any(words in text for words in NO_MEMORY)
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
 def kind_of(error: BaseException, phase: str) -> str:
     """The record's `status.kind`."""
     module = type(error).__module__
     kinds: list[tuple[bool, str]] = [
-        (isinstance(error, torch.OutOfMemoryError | MemoryError), "oom"),
+        (is_out_of_memory(error), "oom"),
         (isinstance(error, Nonfinite), "nonfinite"),
         (isinstance(error, OSError) and error.errno == errno.ENOSPC, "disk_full"),
         (isinstance(error, CheckpointError), "checkpoint_error"),

@@ -25,6 +25,8 @@ class Findings:
     grads_equal: bool | None
     samples_digest: str | None
     samples_used: int | None
+    unused_parameters: list[str]
+    unused_layers: list[str]
     reasons: list[str]
 
 
@@ -55,7 +57,22 @@ def run_gates(parts: Parts, before: dict[str, int], steps_done: int) -> Findings
     digest, used, problem = _samples(parts, steps_done)
     if problem:
         reasons.append(problem)
-    return Findings(params_changed, grads_equal, digest, used, reasons)
+    unused, layers = unused_parameters(parts.state.model)
+    return Findings(params_changed, grads_equal, digest, used, unused, layers, reasons)
+
+
+def unused_parameters(model: nn.Module) -> tuple[list[str], list[str]]:
+    """Names of the trainable parameters without a gradient after the last step, and of the
+    outermost modules whose trainable parameters are all among them."""
+    trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    unused = {id(p) for p in trainable.values() if p.grad is None}
+    layers: list[str] = []
+    for name, module in model.named_modules():
+        mine = {id(p) for p in module.parameters() if p.requires_grad}
+        inside = any(name.startswith(f"{layer}.") for layer in layers)
+        if name and mine and mine <= unused and not inside:
+            layers.append(name)
+    return [n for n, p in trainable.items() if id(p) in unused], layers
 
 
 def _hash(tensor: torch.Tensor) -> int:

@@ -29,9 +29,10 @@ DATA_WAIT, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, PROFILER, OTHER 
 GAP = -1
 """The code of a stamp that opens a stretch of steps: the time before it belongs to no step."""
 
-TAGS = ("steady", "warmup", "checkpoint", "profiled", "compile")
-STEADY, WARMUP, SAVED, PROFILED, COMPILED = range(5)
-"""Larger wins when ranks disagree; everything but STEADY stays out of the steady figure."""
+TAGS = ("steady", "warmup", "checkpoint", "profiled", "compile", "skipped")
+STEADY, WARMUP, SAVED, PROFILED, COMPILED, SKIPPED = range(6)
+"""Larger wins when ranks disagree; everything but STEADY stays out of the steady figure. SKIPPED
+is given late, to steady steps in which a gradient overflowed: they do less work."""
 
 _NEXT = {
     DATA_WAIT: TO_DEVICE,  # on a device; on the host nothing is copied

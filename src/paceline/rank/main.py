@@ -20,9 +20,10 @@ from torch.optim.lr_scheduler import ConstantLR
 
 from paceline import config
 from paceline.rank import process
-from paceline.rank.account import write_account
+from paceline.rank.account import add_counter_runs, write_account
 from paceline.rank.build import build
 from paceline.rank.failure import write_failure
+from paceline.rank.intervene import counter_runs
 from paceline.rank.ledger import STEADY
 from paceline.rank.train import Parts, evaluate, train
 from paceline.rank.world import STOPS, StopFlag, gather, max_over_ranks, open_world
@@ -59,9 +60,12 @@ def run(job_path: str, launched_at: float, store: Any = None) -> str:
             parts.ledger.phase() if parts is not None and training else at["phase"],
             parts.state.step if parts is not None and training else None,
             error,
+            parts.compile.explain(error) if parts is not None else None,
         )
         raise
     finally:
+        if at["parts"] is not None:
+            at["parts"].compile.close()
         _end_workers()
 
 
@@ -90,7 +94,7 @@ def _run(
             spans["load"] = time.perf_counter() - start
         start = time.perf_counter()
         parts.batches = _batches(parts, first)
-        spans["build"] += time.perf_counter() - start
+        spans["loader_start"] = time.perf_counter() - start
 
         at["phase"] = "train"
         with parts.profiler:
@@ -109,9 +113,14 @@ def _run(
         at["phase"] = "account"
         spans["ended"] = time.perf_counter()
         host_memory = "steady" if keeps else "system"
-        write_account(
+        record = write_account(
             parts, directory, requested, host_memory, before, first, spans, eval_loss, done - first
         )
+        at["phase"], start = "intervene", time.perf_counter()
+        asked = cfg["diagnose"].get("counter_runs") or []
+        found = counter_runs(parts, asked, config.settings(cfg["measure"]), done, record)
+        if found and record is not None:
+            add_counter_runs(directory, record, found, time.perf_counter() - start)
         parts.batches = iter(())  # lets the loader's workers end before the group does
     return COMPLETED
 

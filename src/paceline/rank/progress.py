@@ -31,6 +31,10 @@ class Progress:
     def due(self) -> bool:
         return time.perf_counter() >= self._next
 
+    def end(self) -> None:
+        """Nothing more is due: what comes now isn't the training."""
+        self._next = float("inf")
+
     def report(self, step: int, units: int, loss: torch.Tensor, wait_share: float | None) -> bool:
         """`step` done, `units` so far over all ranks, `loss` [] of the step on this rank,
         `wait_share` of the time since the last report spent waiting for data. False when the

@@ -10,16 +10,14 @@ from paceline.rank.ledger import COMPILED, PROFILED, SAVED, STEADY, WARMUP
 @dataclass
 class Tagger:
     """`unsettled`: steps still to leave out. `refill`: after any pause the loader's queue is full,
-    and as many steps wait too little for it. `compilations`: seen so far."""
+    and as many steps wait too little for it."""
 
     unsettled: int
     refill: int
-    compilations: int
 
-    def tag(self, compilations: int, saved: bool, disturbed: bool) -> int:
+    def tag(self, compiled: bool, saved: bool, disturbed: bool) -> int:
         """The tag of the step that just ended."""
-        if compilations != self.compilations:
-            self.compilations = compilations
+        if compiled:
             self.unsettled = max(self.unsettled, 1)  # the next one is the first with the new code
             return COMPILED
         tag = PROFILED if disturbed else SAVED if saved else WARMUP if self.unsettled else STEADY

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from paceline.rank.curves import Curves
 from paceline.rank.ledger import (
@@ -59,6 +58,7 @@ class Parts:
     progress: Progress
     warmup_steps: int
     refill_steps: int  # after a pause the loader's queue is full: these steps wait too little
+    deliver: Callable[[Batch], Batch] | None  # to the device; None: a batch is there already
     batches: Iterator[Batch] = field(default_factory=lambda: iter(()))
     units_used: int = 0
     micro_batches_used: int = 0
@@ -74,12 +74,12 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
     run, world, state, ledger = parts.run, parts.world, parts.state, parts.ledger
     model, loss, strategy, precision = parts.model, parts.loss, parts.strategy, state.precision
     optimizer, scheduler, data = state.optimizer, state.scheduler, state.data
-    batches, mark, accumulation = parts.batches, ledger.mark, run.accumulation_steps
+    batches, deliver = parts.batches, parts.deliver
+    mark, accumulation = ledger.mark, run.accumulation_steps
     fixed_weight = getattr(loss, "fixed_weight", False)
-    on_host = world.device.type == "cpu"
     seed: Tensor | None = None  # d(mean loss of the step) / d(summed loss of a micro-batch)
     unsettled = parts.refill_steps if extra else parts.warmup_steps
-    tagger = Tagger(unsettled, parts.refill_steps, parts.compile.count())
+    tagger = Tagger(unsettled, parts.refill_steps)
 
     ledger.begin()
     for step in range(first_step, last_step):
@@ -92,8 +92,8 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
             if batch is END:
                 raise _ended(parts, step)
             mark(DATA_WAIT)
-            if not on_host:
-                batch = place(batch, world.device)
+            if deliver is not None:
+                batch = deliver(batch)
                 mark(TO_DEVICE)
             units = data.count(batch)
             with strategy.grad_sync(model, micro == accumulation - 1):
@@ -120,7 +120,9 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
         parts.units_used += step_units
         state.step = step + 1
         if not extra:
-            parts.curves.add(step_loss, step_weight, norm)
+            parts.curves.add(step_loss, step_weight, norm, precision.skipped)
+        else:
+            parts.curves.add_extra(precision.skipped)
         settled = step - first_step >= parts.warmup_steps
         stopping = parts.stop.agreed(step + 1, settled)
         mark(OTHER)
@@ -139,15 +141,16 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
             if not parts.progress.report(step + 1, units_all, mean, waited) and not extra:
                 parts.stop.give_up()
         mark(OTHER)
-        ledger.end_step(step, tagger.tag(parts.compile.count(), saved, disturbed))
+        ledger.end_step(step, tagger.tag(parts.compile.tick(step), saved, disturbed))
         if stopping:
             return step + 1
     return last_step
 
 
-def place(batch: Batch, device: torch.device) -> Batch:
-    """The batch on the device; from pinned memory the copy overlaps the host."""
-    return tree_map(lambda t: t.to(device, non_blocking=True), batch)
+def held_out(parts: Parts, batches: int) -> Iterator[Batch]:
+    """This rank's share of `batches` held-out batches, where the model can use them."""
+    found = parts.state.data.held_out(batches)
+    return found if parts.deliver is None else map(parts.deliver, found)
 
 
 def evaluate(parts: Parts, batches: int) -> float | None:
@@ -160,9 +163,9 @@ def evaluate(parts: Parts, batches: int) -> float | None:
     total = torch.zeros(2, dtype=torch.float64)
     model.eval()
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        for batch in parts.state.data.held_out(batches):
+        for batch in held_out(parts, batches):
             with precision.forward():
-                summed, weight = parts.loss(model, place(batch, parts.world.device))
+                summed, weight = parts.loss(model, batch)
             total += torch.tensor([float(summed), float(weight)], dtype=torch.float64)
     model.train()
     summed_all, weight_all = sum_over_ranks(total, parts.world).tolist()

@@ -6,6 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+MORE_MEMORY = (
+    "the way out: a larger run.accumulation_steps (smaller micro-batches, the same training), a "
+    "smaller data.global_batch_size, or precision=bf16; paceline -m hydra/sweeper=micro_batch "
+    "finds the largest micro-batch that fits"
+)
+"""Ends the message of a job that ran out of memory."""
+
 
 def failure_path(directory: Path, rank: int) -> Path:
     """The account of one rank, beside its log."""

@@ -22,15 +22,31 @@ _T975 = (
 )  # fmt: skip
 
 PEAK_FLOPS = {
-    # dense, without sparsity, from the vendors' data sheets; (name in the device's name, dtype)
+    # dense (half of what a data sheet gives with sparsity), from the vendors' data sheets;
+    # (name in the device's name, dtype or tf32); the more special name first
     ("H200", "bfloat16"): 989e12,
+    ("H200", "float16"): 989e12,
+    ("H200", "tf32"): 494.7e12,
     ("H200", "float32"): 67e12,
     ("H100 PCIe", "bfloat16"): 756e12,
+    ("H100 PCIe", "float16"): 756e12,
+    ("H100 PCIe", "tf32"): 378e12,
+    ("H100 PCIe", "float32"): 51e12,
     ("H100", "bfloat16"): 989e12,
+    ("H100", "float16"): 989e12,
+    ("H100", "tf32"): 494.7e12,
     ("H100", "float32"): 67e12,
     ("A100", "bfloat16"): 312e12,
+    ("A100", "float16"): 312e12,
+    ("A100", "tf32"): 156e12,
     ("A100", "float32"): 19.5e12,
     ("L40S", "bfloat16"): 362e12,
+    ("L40S", "float16"): 362e12,
+    ("L40S", "tf32"): 183e12,
+    ("L40S", "float32"): 91.6e12,
+    ("V100-PCIE", "float16"): 112e12,
+    ("V100-PCIE", "float32"): 14e12,
+    ("V100", "float16"): 125e12,
     ("V100", "float32"): 15.7e12,
 }
 

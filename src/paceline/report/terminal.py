@@ -12,8 +12,9 @@ from paceline.compare import table as tables
 from paceline.compare.table import figure
 from paceline.compare.verdict import ONE_REPEAT
 from paceline.record.schema import RAN
+from paceline.report import levers
 
-DROPPED = ("note", "steady", "peak GiB", "final loss", "compile s")
+DROPPED = ("note", "steady", "loss off", "peak GiB", "final loss", "recompiles", "compile s")
 """Columns a narrow terminal goes without, the least important first; a note becomes a line."""
 
 NOTE_WIDTH = 40
@@ -92,7 +93,8 @@ def job(record: dict[str, Any], console: Console) -> None:
     head.append(f"  {status['state']}", STYLES.get(status["state"], ""))
     head.append(f", {validity['verdict']}", "green" if validity["verdict"] == "valid" else "red")
     console.print(head, soft_wrap=True)
-    lines = _rate(record) + _batch(record) + _phases(record) + _training(record) + _ran_as(record)
+    lines = _rate(record) + _batch(record) + _phases(record) + levers.counter_run_lines(record)
+    lines += _training(record) + _ran_as(record)
     reasons = validity["reasons"][:REASONS]
     label = "not known" if validity["verdict"] == "valid" else "validity"
     lines += [(label if i == 0 else "", reason) for i, reason in enumerate(reasons)]
@@ -211,17 +213,14 @@ def _phases(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _training(record: dict[str, Any]) -> list[tuple[str, str]]:
-    compile_, numerics, memory = record["compile"], record["numerics"], record["memory"]
-    lines: list[tuple[str, str]] = []
-    if compile_["compile_s"] is not None:
-        frames, breaks = compile_["frames_compiled"], len(compile_["graph_breaks"])
-        text = f"{compile_['compile_s']:.1f} s, {frames} frames, {breaks} graph breaks, cache "
-        lines.append(("compile", text + str(compile_["cache"] or "unknown")))
+    numerics, memory = record["numerics"], record["memory"]
+    lines = levers.compile_lines(record)
     if numerics["loss"]:
         held_out = numerics["eval_loss"]
         tail = "" if held_out is None else f", held out {_loss(held_out)}"
         start, end = _loss(numerics["loss"][0]), _loss(numerics["final_loss"])
         lines.append(("loss", f"{start} -> {end}{tail}"))
+    lines += levers.training_lines(record)
     peaks = {"device": memory["peak_device_gib"], "host": memory["peak_host_gib"]}
     known = [f"{name} {gib:.2f} GiB" for name, gib in peaks.items() if gib is not None]
     return [*lines, ("memory", ", ".join(known) + " at most")] if known else lines
@@ -233,6 +232,8 @@ def _ran_as(record: dict[str, Any]) -> list[tuple[str, str]]:
     precision = ran.get("precision")
     if isinstance(precision, dict):
         ran["precision"] = precision.get("compute")
+    if ran.get("compile") != "eager":
+        ran.pop("compile", None)  # its own lines say what ran
     if asked.get("device") == str(ran.get("device")).partition(":")[0]:
         ran.pop("device")
     if asked.get("strategy") == "single" and "(" not in str(ran.get("strategy")):

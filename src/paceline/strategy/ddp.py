@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -14,10 +14,14 @@ from paceline.types import CommHook, Compile, Context, Precision, World
 
 @dataclass(frozen=True)
 class Ddp:
+    """`compile`: the model inside DDP, which keeps DDP's hooks out of the graph; or DDP with the
+    model, where Dynamo cuts the graph at the bounds of the buckets, so that they still overlap."""
+
     bucket_cap_mb: int
     static_graph: bool
     gradient_as_bucket_view: bool
     find_unused_parameters: bool
+    compile: Literal["inside", "outside"]
 
     def __post_init__(self) -> None:
         if self.bucket_cap_mb <= 0:
@@ -41,8 +45,8 @@ class Replicas:
         comm_hook: CommHook,
     ) -> nn.Module:
         model.to(world.device)
-        # before the wrapper: its hooks stay outside the compiled graph, the keys stay clean
-        compile(model)
+        if self._settings.compile == "inside":
+            compile(model)
         wrapped = DistributedDataParallel(
             model,
             device_ids=[world.device] if world.device.type == "cuda" else None,
@@ -52,6 +56,8 @@ class Replicas:
             find_unused_parameters=self._settings.find_unused_parameters,
         )
         comm_hook.register(wrapped)
+        if self._settings.compile == "outside":
+            compile(wrapped)
         return wrapped
 
     def grad_sync(self, model: nn.Module, enabled: bool) -> AbstractContextManager[Any]:

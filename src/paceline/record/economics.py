@@ -1,0 +1,65 @@
+"""Does a setting pay? Steps with and without it, measured in turns in one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.record.measure import Floats, t_interval
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Median step of each turn, seconds, [pairs]: `base` as the job is, `other` with one thing
+    changed. Neighbours in time make a pair, so that the machine's drift falls out."""
+
+    base_s: Floats
+    other_s: Floats
+
+    def ratio(self) -> tuple[float, list[float] | None]:
+        """other / base and its 95 % interval: a t interval on the logarithms of the pairs."""
+        logs = t_interval(np.log(self.other_s / self.base_s))
+        if logs.low is None or logs.high is None:
+            return float(np.exp(logs.value)), None
+        return float(np.exp(logs.value)), [float(np.exp(logs.low)), float(np.exp(logs.high))]
+
+
+def compile_pays(turns: Turns, extra_s: float) -> dict[str, Any]:
+    """Eager against compiled, and the step at which compiling has paid for itself.
+
+    `extra_s`: what the steps that compiled took beyond ordinary ones. After N steps eager has taken
+    N t_e and compiled N t_c + extra_s; they meet at N = extra_s / (t_e - t_c). None, with
+    `break_even_why`, where eager isn't clearly slower.
+    """
+    speedup, interval = turns.ratio()
+    compiled_s, eager_s = float(np.median(turns.base_s)), float(np.median(turns.other_s))
+    found: dict[str, Any] = {
+        "eager_step_s": eager_s,
+        "compiled_step_s": compiled_s,
+        "speedup_over_eager": speedup,
+        "speedup_ci95": interval,
+        "extra_s": extra_s,
+        "break_even_steps": None,
+        "break_even_ci95": None,
+        "break_even_why": None,
+    }
+    if interval is None:
+        return found | {"break_even_why": "too few turns for an interval"}
+    low, high = interval
+    if low > 1:
+        steps = [round(extra_s / (compiled_s * (s - 1))) for s in (speedup, high, low)]
+        return found | {"break_even_steps": steps[0], "break_even_ci95": steps[1:]}
+    why = "never: eager is faster" if high < 1 else "can't tell: eager is about as fast"
+    return found | {"break_even_why": why}
+
+
+def gain(turns: Turns) -> dict[str, Any]:
+    """What one change gains: `speedup` = base / other with its 95 % interval."""
+    ratio, interval = turns.ratio()
+    return {
+        "step_s": float(np.median(turns.other_s)),
+        "speedup": 1 / ratio,
+        "speedup_ci95": None if interval is None else [1 / interval[1], 1 / interval[0]],
+    }
