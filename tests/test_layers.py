@@ -88,6 +88,8 @@ def test_the_command_and_the_reports_import_no_torch() -> None:
         "paceline.report.commands",
         "paceline.controller.plan",
         "hydra_plugins.paceline_launchers.local",
+        "hydra_plugins.paceline_launchers.ladder",
+        "hydra_plugins.paceline_launchers.micro_batch",
     ]
     code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

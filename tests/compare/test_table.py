@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.compare import table
+from paceline.compare import columns, table
 from paceline.compare.pairs import not_run
 from paceline.record.schema import empty_record
 from paceline.types import ConfigError
@@ -134,7 +134,7 @@ def test_the_order_of_a_sweep_does_not_decide_what_compiling_costs() -> None:
     made_table = table.make(records)
     row = only(made_table, "on")
     assert (row["compile_s"], row["compile_warm_s"], row["break_even_steps"]) == (15.0, 1.5, 101)
-    shown = table.columns(made_table)
+    shown = columns.columns(made_table)
     assert shown["compile s"] == ["-", "15.0, 1.5 warm"]
     assert shown["pays after"] == ["-", "101 steps"]
     assert "recompiles" not in shown
@@ -145,7 +145,7 @@ def test_a_cell_that_only_met_a_warm_cache_says_so() -> None:
     made_table = table.make(records)
     row = only(made_table, "on")
     assert (row["compile_s"], row["compile_warm_s"]) == (1.25, 1.25)
-    shown = table.columns(made_table)
+    shown = columns.columns(made_table)
     assert shown["compile s"] == ["-", "1.2 warm"]
     assert shown["pays after"] == ["-", "never"]
     assert shown["recompiles"] == ["-", "3 in 1.5 s"]
@@ -203,7 +203,7 @@ def test_skipped_and_missing_cells_are_rows() -> None:
     assert row["note"] == "compile=inductor needs a compiler"
     row = only(made_table, "later")
     assert (row["state"], row["verdict"], row["note"]) == ("pending", "invalid", "not run")
-    assert [table.verdict(r) for r in made_table["rows"]] == ["baseline", "skipped", "not run"]
+    assert [columns.verdict(r) for r in made_table["rows"]] == ["baseline", "skipped", "not run"]
 
 
 def test_a_training_that_diverged() -> None:
@@ -277,7 +277,7 @@ def test_no_records_and_several_units() -> None:
     other["throughput"]["unit"] = "images"
     made_table = table.make([made("off"), other])
     assert made_table["unit"] is None
-    assert table.columns(made_table)["rate"][1].startswith("100 images/s ± 3.0 %")
+    assert columns.columns(made_table)["rate"][1].startswith("100 images/s ± 3.0 %")
 
 
 def test_the_files(tmp_path: Path) -> None:
@@ -322,4 +322,4 @@ def test_an_empty_table_can_be_written(tmp_path: Path) -> None:
     ],
 )
 def test_figures(value: float | None, form: str, text: str) -> None:
-    assert table.figure(value, form) == text
+    assert columns.figure(value, form) == text

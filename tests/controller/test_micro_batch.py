@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import OmegaConf
 
-from paceline.controller.micro_batch import Candidate, fastest, first_that_fits
+from paceline.__main__ import config_dir
+from paceline.controller.micro_batch import (
+    Candidate,
+    Search,
+    candidates,
+    fastest,
+    first_that_fits,
+)
+from paceline.types import Failed
 from tests.conftest import TINY, Command, Done
 
 SEARCH = ["-m", "hydra/sweeper=micro_batch"]
@@ -149,12 +161,14 @@ class TestTheFastest:
         if ranked.table()["rows"][2]["verdict"] == "slower":
             assert answer == f"fastest: {best}"
         else:
-            assert answer == f"fastest: can't tell {best} from 4; add repeat=range(5)"
+            assert answer == f"fastest: can't tell {best} from 4; add repeat=range(4)"
 
     def test_one_repeat_ranks_nothing(self, ranked: Done, tmp_path: Path) -> None:
         one = tmp_path / "one"
         shutil.copytree(ranked.cwd / "outputs/sweeps/s", one, ignore=shutil.ignore_patterns("*-r1"))
-        assert fastest(one, self.KNOWN).startswith("fastest: can't tell run.accumulation_steps=")
+        said = fastest(one, self.KNOWN)
+        assert said.startswith("fastest: can't tell run.accumulation_steps=")
+        assert said.endswith("; add repeat=range(3)")
 
     def test_repeats_are_the_outermost_loop(self, ranked: Done) -> None:
         sweep = json.loads((ranked.cwd / "outputs/sweeps/s/sweep.json").read_text())
@@ -167,25 +181,53 @@ def started(job: dict[str, str]) -> str:
     return job["started_at"]
 
 
-def test_nothing_fits(command: Command) -> None:
-    done = search(command, REFUSED, *TINY, "+model.most=0", "data.global_batch_size=2")
-    assert done.code == 1, done.err
-    assert states(done) == {1: OOM, 2: OOM}
-    assert done.out.splitlines()[-1] == (
-        "no micro-batch fits, not even run.accumulation_steps=2 (micro-batch 1 a rank): use a "
-        "smaller model, precision=bf16 or strategy=fsdp"
-    )
+def launch(*kinds: str | None) -> Callable[[Sequence[Candidate]], list[JobReturn]]:
+    """One job a candidate of accumulation 1, 2, ...: failed by that kind, or with a rate."""
+
+    def returned(candidate: Candidate) -> JobReturn:
+        kind = kinds[candidate.accumulation_steps.bit_length() - 1]
+        done = JobReturn(status=JobStatus.COMPLETED)
+        done.return_value = 100.0 if kind is None else Failed("failed", kind, "why")
+        return done
+
+    return lambda tried: list(map(returned, tried))
 
 
-def test_a_plan_shows_every_share_of_the_ranks(command: Command) -> None:
-    words = ["strategy=ddp", "launch.nproc=2", "data.global_batch_size=12", "plan=true"]
-    done = command(*SEARCH, *words)
-    assert done.code == 0, done.err
-    shares = ["12 = 2 x 6", "12 = 4 x 3", "12 = 6 x 2", "12 = 12 x 1"]
-    lines = [line for line in done.out.splitlines() if "to run" in line and "12 = " in line]
-    assert len(lines) == 4
-    assert all(share in line for share, line in zip(shares, lines, strict=True))
-    assert not list(done.cwd.iterdir())
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        (("oom", "oom"), ["no micro-batch fits, not even run.accumulation_steps=2 (micro-batch 4"]),
+        (("oom", None), ["largest that fits: run.accumulation_steps=2 (micro-batch 4 a rank)"]),
+        (
+            ("error", "oom"),
+            [
+                "no answer: not one try ran to its end",
+                "failed, but not for lack of memory: run.accumulation_steps=1 (error)",
+            ],
+        ),
+    ],
+)
+def test_what_is_said_in_the_end(
+    kinds: tuple[str | None, ...],
+    said: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    search = Search([Candidate(1, 8), Candidate(2, 4)], launch(*kinds))
+    search.largest()
+    capsys.readouterr()
+    search.conclude("largest", tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(said)
+    assert all(line.startswith(start) for line, start in zip(lines, said, strict=True))
+
+
+def test_candidates_are_the_even_shares_of_all_ranks() -> None:
+    OmegaConf.register_new_resolver("paceline.cell", lambda: "x", replace=True)
+    with initialize_config_dir(str(config_dir()), version_base="1.3", job_name="paceline"):
+        words = ["strategy=ddp", "launch.nproc=2", "data.global_batch_size=12"]
+        found = candidates(compose("config", words, return_hydra_config=True))
+    assert found == [Candidate(1, 6), Candidate(2, 3), Candidate(3, 2), Candidate(6, 1)]
 
 
 @pytest.mark.parametrize("number", range(1, 30))

@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 
 from paceline.compare import hygiene, pairs
+from paceline.compare.columns import columns
 from paceline.compare.pairs import Cell, Record, rated
 from paceline.compare.verdict import Verdict, deviation, judge, why_unrated, worst
 from paceline.record.measure import t_interval
 from paceline.record.schema import RAN, write_json
 
 RANKED = ("faster", "slower", "same")
-
-SAID = {"cant_tell": "can't tell", "other_work": "other work", "pending": "not run"}
-"""Words of the files -> words for a reader."""
 
 
 def make(
@@ -59,59 +57,6 @@ def write(table: dict[str, Any], directory: Path) -> None:
     write_json(directory / "table.json", table)
     _write_text(directory / "table.csv", _csv(table))
     _write_text(directory / "table.md", _markdown(table))
-
-
-def columns(table: dict[str, Any], full: bool = True) -> dict[str, list[str]]:
-    """Header -> texts for a reader, a text a row. `full`: keys and names in full length."""
-    rows = table["rows"]
-    found: dict[str, list[str]] = {}
-    for key in table["swept"]:
-        found[key if full else _short(key, table["swept"])] = [r["overrides"][key] for r in rows]
-    named = {tuple(row["overrides"].values()) for row in rows}
-    if full or len(named) < len(rows) or not table["swept"]:
-        found["cell"] = [row["name"] for row in rows]
-    unit = table["unit"]
-    rate = f"{unit}/s" if unit else "rate"
-    found[rate] = [_rate(row, show_unit=not unit) for row in rows]
-    found["steady"] = [figure(row["steady_units_per_s"]) for row in rows]
-    found["ratio"] = [_ratio(row) for row in rows]
-    found["verdict"] = [verdict(row) for row in rows]
-    if any(row["compile_s"] is not None for row in rows):
-        found["compile s"] = [_compile_s(row) for row in rows]
-        found["pays after"] = [_pays(row) for row in rows]
-    if any(row["recompiles"] for row in rows):
-        found["recompiles"] = [_recompiles(row) for row in rows]
-    found["peak GiB"] = [figure(row["peak_memory_gib"], ".2f") for row in rows]
-    found["final loss"] = [figure(row["final_loss"], ".4f") for row in rows]
-    if any(row["loss_deviation"] for row in rows):
-        found["loss off"] = [_off(row["loss_deviation"]) for row in rows]
-    found["note"] = [row["note"] or "" for row in rows]
-    return found
-
-
-def verdict(row: dict[str, Any]) -> str:
-    """The verdict in a reader's words; how it ended where it gave no rate."""
-    ended = row["state"] not in RAN and not row["repeats"]
-    word = str(row["state"] if ended else row["verdict"])
-    return SAID.get(word, word)
-
-
-def figure(value: float | None, form: str = ".4g") -> str:
-    """A number for a reader: `-` if unknown, thousands with commas."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if form == ".4g" and abs(value) >= 1000 else f"{value:{form}}"
-
-
-def half_width(interval: list[Any] | None) -> str:
-    """` ± 1.2 %` of the interval's middle; nothing without a finite interval."""
-    if not interval or not all(isinstance(end, int | float) for end in interval):
-        return ""
-    low, high = interval
-    if not high + low:
-        return ""
-    percent = 100 * (high - low) / (high + low)
-    return " ± over 100 %" if percent > 100 else f" ± {percent:.1f} %"
 
 
 def _current(records: list[Record]) -> list[Record]:
@@ -246,56 +191,6 @@ def _data_wait_share(record: Record) -> float | None:
     if not phases or not wall_s or phases.get("data_wait") is None:
         return None
     return float(phases["data_wait"] / wall_s)
-
-
-# ---------------------------------------------------------------- texts
-
-
-def _short(key: str, keys: list[str]) -> str:
-    last = key.rpartition(".")[2]
-    return last if [k.rpartition(".")[2] for k in keys].count(last) == 1 else key
-
-
-def _rate(row: dict[str, Any], show_unit: bool) -> str:
-    value, interval = row["sustained_units_per_s"], row["ci95"]
-    if value is None:
-        return "-"
-    unit = f" {row['unit']}/s" if show_unit and row["unit"] else ""
-    return f"{figure(value)}{unit}{half_width(interval)}"
-
-
-def _ratio(row: dict[str, Any]) -> str:
-    value, interval = row["ratio_to_baseline"], row["ratio_ci95"]
-    if value is None:
-        return "-"
-    if interval is None:
-        return f"{value:.3f}"
-    if interval[1] > 10 * interval[0]:
-        return f"{value:.3f} [far too wide]"
-    return f"{value:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]"
-
-
-def _compile_s(row: dict[str, Any]) -> str:
-    """`15.2` cold, `1.4 warm`, `15.2, 1.4 warm`."""
-    cold = [figure(row["compile_s"], ".1f")] if row["compiled_cold"] else []
-    warm = row["compile_warm_s"]
-    both = [*cold, f"{figure(warm, '.1f')} warm"] if warm is not None else cold
-    return ", ".join(both) or "-"
-
-
-def _pays(row: dict[str, Any]) -> str:
-    """The break-even step against eager, or why there is none."""
-    if row["break_even_steps"] is not None:
-        return f"{row['break_even_steps']:,} steps"
-    return str(row["break_even_why"] or "-").partition(":")[0]
-
-
-def _recompiles(row: dict[str, Any]) -> str:
-    return f"{row['recompiles']} in {row['recompile_s']:.1f} s" if row["recompiles"] else "-"
-
-
-def _off(deviation: Any) -> str:
-    return figure(deviation, ".1e") if isinstance(deviation, float) else str(deviation or "-")
 
 
 def _csv(table: dict[str, Any]) -> str:

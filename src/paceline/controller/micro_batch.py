@@ -192,7 +192,8 @@ def fastest(sweep_dir: Path, known: Sequence[Candidate]) -> str:
     same = [n for n, verdict in against.items() if verdict == "same"]
     if unclear:
         listed = ", ".join(str(steps[n]) for n in [*unclear, *same])
-        return f"fastest: can't tell {answer} from {listed}; add repeat=range(5)"
+        more = max(3, 2 * max(row["repeats"] for row in rows))
+        return f"fastest: can't tell {answer} from {listed}; add repeat=range({more})"
     listed = ", ".join(str(steps[n]) for n in same)
     return f"fastest: {answer}" + (f"; the same rate: {KEY}={listed}" if same else "")
 

@@ -1,4 +1,4 @@
-"""profiler=schedule: torch.profiler over a few steps, one Chrome trace a cycle and rank."""
+"""profiler=schedule: torch.profiler over a few steps; a trace and a table a cycle and rank."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import torch
 from torch.profiler import ProfilerAction, ProfilerActivity
 
 from paceline.types import Context, at_least
+
+OPERATORS = 30
+"""Rows of a cycle's table of operators, by self time."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Traced:
         self._settings, self._rank = settings, context.world.rank
         self._directory = context.directory / "trace"
         self._traces: list[str] = []
+        self._summaries: list[str] = []
         self._step = 0
         self._settling = False
         self._profile = self._make(context) if self._rank in settings.ranks else None
@@ -70,7 +74,7 @@ class Traced:
         return disturbed
 
     def report(self) -> dict[str, Any]:
-        return {"traces": self._traces}
+        return {"traces": self._traces, "summaries": self._summaries}
 
     def _make(self, context: Context) -> torch.profiler.profile:
         activities = [ProfilerActivity.CPU]
@@ -93,3 +97,9 @@ class Traced:
         path = self._directory / f"{name}.json.gz"
         profile.export_chrome_trace(str(path))
         self._traces.append(str(Path("trace") / path.name))
+        # as each cycle ends: what the profiler knows then is that cycle alone
+        summary = self._directory / f"{name}.operators.txt"
+        on_gpu = ProfilerActivity.CUDA in profile.activities
+        order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+        summary.write_text(profile.key_averages().table(sort_by=order, row_limit=OPERATORS))
+        self._summaries.append(str(Path("trace") / summary.name))

@@ -96,8 +96,7 @@ def ineffective(
     ]
     if report.cudagraphs_skipped:
         reasons.append(
-            f"compile={requested['compile']}: CUDA graphs were skipped, "
-            f"{report.cudagraphs_skipped}"
+            f"compile={requested['compile']}: CUDA graphs were skipped, {report.cudagraphs_skipped}"
         )
     if requested["strategy"] != "single" and effective["world_size"] == 1:
         reasons.append(

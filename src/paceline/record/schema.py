@@ -142,7 +142,7 @@ def empty_record() -> dict[str, Any]:
         },
         "counter_runs": [],
         "checkpoint": {"saves": [], "resumed_from": None},
-        "profiler": {"traces": [], "overhead_ratio": None},
+        "profiler": {"traces": [], "summaries": [], "overhead_ratio": None},
         "diagnosis": {"bound": None, "rank": None, "share": None, "evidence": [], "advice": []},
         "environment": {},
     }

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from paceline.compare import pairs
 from paceline.compare import table as tables
-from paceline.compare.table import figure
+from paceline.compare.columns import figure
 from paceline.record.schema import RAN, read_json
 from paceline.report import terminal
 from paceline.types import ConfigError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.compare.table import figure
+from paceline.compare.columns import figure
 
 SHOWN = 3
 """Breaks, recompiles and names shown of each kind; all are in result.json."""

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from paceline.compare import table as tables
-from paceline.compare.table import figure
+from paceline.compare import columns
+from paceline.compare.columns import figure
 from paceline.compare.verdict import ONE_REPEAT
 from paceline.record.schema import RAN
 from paceline.report import levers
@@ -54,7 +54,7 @@ def screen() -> Console:
 
 def table(made: dict[str, Any], console: Console) -> None:
     """The table that compare/table.py made, as wide as fits, and what must be read with it."""
-    shown = tables.columns(made, full=False)
+    shown = columns.columns(made, full=False)
     if not any(shown["note"]):
         del shown["note"]
     for name in DROPPED:
@@ -164,7 +164,7 @@ def _rate(record: dict[str, Any]) -> list[tuple[str, str]]:
     unit, steady, interval = rate["unit"], rate["steady_units_per_s"], rate["ci95"]
     if steady is None:
         return [("rate", "none: no steady step was measured")]
-    half = tables.half_width(interval)
+    half = columns.half_width(interval)
     scope = {"within_process": "within this process", "restarts": "over restarts"}
     known = scope.get(rate["ci_scope"], "no interval") if half else "no interval"
     first = f"{figure(steady)} {unit}/s{half} ({known}), steady"

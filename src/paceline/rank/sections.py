@@ -1,0 +1,203 @@
+"""The sections of the record that rank 0 fills, from what was gathered over all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.rank import dtypes, effective
+from paceline.rank.gates import Findings
+from paceline.rank.ledger import COMPILED, PHASES, PROFILED, STEADY, TAGS, Steps
+from paceline.rank.train import Parts
+from paceline.record import measure
+from paceline.record.environment import environment
+from paceline.record.schema import empty_record
+from paceline.types import CompileReport
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """`tags`: the worst of all ranks, a step. `peaks`: host and device GiB. `ranks`: each rank's
+    seconds and units; `slowest`: the one that decides."""
+
+    steps: Steps
+    tags: Any
+    findings: Findings
+    compiled: CompileReport
+    facts: dict[str, Any]
+    peaks: list[float]
+    ranks: list[dict[str, Any]]
+    slowest: int
+
+
+def record_of(
+    parts: Parts,
+    found: Gathered,
+    requested: dict[str, Any],
+    host_memory: str,
+    known: dict[str, Any],
+) -> dict[str, Any]:
+    """The ranks' part of the record. `known`: numerics that were known before."""
+    record, on_gpu = empty_record(), parts.world.device.type == "cuda"
+    throughput, reasons = _throughput(parts, found, requested)
+    record["throughput"] |= throughput
+    record["ledger"] |= _ledger(record["ledger"]["phases_s"], found)
+    record["memory"] = {
+        "peak_host_gib": found.peaks[0],
+        "peak_device_gib": found.peaks[1] if on_gpu else None,
+    }
+    record["numerics"] |= _numerics(parts, found) | known
+    record["compile"] |= _compile(found)
+    record["checkpoint"] |= parts.checkpoint.report()
+    record["profiler"] |= parts.profiler.report() | {"overhead_ratio": _overhead(found)}
+    record["effective"] = found.facts | {"host_memory": host_memory}
+    gates, nothing = (
+        found.findings.reasons,
+        effective.ineffective(requested, found.facts, found.compiled),
+    )
+    if parts.state.data.sampling == "own":
+        reasons.append("samples_digest: the data source does its own sampling")
+    record["validity"] = {
+        "verdict": "not_training" if gates else "ineffective" if nothing else "valid",
+        "reasons": gates + nothing + reasons,
+    }
+    record["environment"] = environment()
+    return record
+
+
+def write_steps(path: Path, parts: Parts, found: Gathered) -> None:
+    """One row a step, as arrays: see docs/design.md, 7."""
+    steps = found.steps
+    losses = np.array(parts.state.history["loss"] + [np.nan] * len(steps.step))
+    np.savez(
+        path,
+        step=steps.step,
+        tag=found.tags,
+        start_s=steps.start_s,
+        step_s=steps.step_s,
+        phase_s=steps.phase_s,
+        loss=losses[steps.step],
+        phases=np.array(PHASES),
+        tags=np.array(TAGS),
+    )
+
+
+def _throughput(
+    parts: Parts, found: Gathered, requested: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """The section, and reasons for what is null in it."""
+    data, world_size = parts.state.data, parts.world.world_size
+    units_used = sum(r["units_used"] for r in found.ranks)
+    units_per_step = units_used / max(len(found.steps.step), 1)
+    rates, reasons = measure.steady_section(
+        np.array(found.ranks[found.slowest]["step_s"]),
+        found.tags,
+        TAGS,
+        units_per_step,
+        _recurring(parts, found, requested),
+    )
+    steady = rates["steady_units_per_s"]
+    section = rates | {
+        "unit": data.unit,
+        "samples_used": found.findings.samples_used,
+        "units_used": units_used,
+        "units_per_step": units_per_step,
+        "global_batch_size": getattr(data, "global_batch_size", None),
+        "micro_batch_size": getattr(data, "micro_batch_size", None),
+        "epochs_measured": _epochs(data, rates["steps_measured"]),
+    }
+    if steady is not None:
+        section["per_device_units_per_s"] = steady / world_size
+        used, why_not = _mfu(parts, found.facts, steady)
+        section |= used
+        reasons += [why_not] if why_not else []
+    return section, reasons
+
+
+def _ledger(phases_s: dict[str, Any], found: Gathered) -> dict[str, Any]:
+    slowest = found.ranks[found.slowest]
+    return {
+        "steady_wall_s": slowest["steady_wall_s"],
+        "steady_phases_s": dict(zip(PHASES, slowest["steady"], strict=True)),
+        "phases_s": phases_s | slowest["phases"] | slowest["spans"],
+        "per_rank": [dict(zip(PHASES, r["steady"], strict=True)) for r in found.ranks],
+        "slowest_rank": found.slowest,
+    }
+
+
+def _numerics(parts: Parts, found: Gathered) -> dict[str, Any]:
+    history, findings = parts.state.history, found.findings
+    skipped = history["skipped"]  # empty where no step can be skipped
+    return {
+        "loss": history["loss"],
+        "grad_norm": history["grad_norm"],
+        "final_loss": _tail_mean(history["loss"]),
+        "samples_digest": findings.samples_digest,
+        "params_changed": findings.params_changed,
+        "grads_equal": findings.grads_equal,
+        "skipped_steps": np.flatnonzero(skipped).tolist() if skipped else None,
+        "unused_parameters": findings.unused_parameters,
+        "unused_layers": findings.unused_layers,
+        **parts.state.precision.report(),
+    }
+
+
+def _compile(found: Gathered) -> dict[str, Any]:
+    """`compile_s`: the slowest rank's; `extra_s`: what steps that compiled took beyond others."""
+    seconds = [r["compile_s"] for r in found.ranks if r["compile_s"] is not None]
+    step_s = found.steps.step_s
+    compiling, steady = step_s[found.tags == COMPILED], step_s[found.tags == STEADY]
+    ordinary = float(np.median(steady)) if len(steady) else 0.0
+    return asdict(found.compiled) | {
+        "first_step_s": float(step_s[0]) if len(step_s) else None,
+        "compile_s": max(seconds, default=None),
+        "extra_s": float((compiling - ordinary).clip(0).sum()),
+    }
+
+
+def _recurring(parts: Parts, found: Gathered, requested: dict[str, Any]) -> float:
+    """Seconds a step that come back at their configured cadence: blocking saves, and
+    recompilations after the first steady step."""
+    steps, tags = found.steps, found.tags
+    every = requested["checkpoint"].get("every_steps")
+    saves = parts.checkpoint.report()["saves"]
+    saving = float(np.mean([s["blocked_s"] for s in saves])) / every if saves and every else 0.0
+    steady = np.flatnonzero(tags == STEADY)
+    if not len(steady):
+        return saving
+    late = np.flatnonzero(tags == COMPILED)
+    late = late[late > steady[0]]
+    lost = (steps.step_s[late] - np.median(steps.step_s[steady])).clip(0).sum()
+    return saving + float(lost) / max(len(steps.step) - int(steady[0]), 1)
+
+
+def _mfu(parts: Parts, facts: dict[str, Any], rate: float) -> tuple[dict[str, Any], str | None]:
+    flops = getattr(parts.state.model, "flops_per_unit", None)
+    name = torch.cuda.get_device_name() if parts.world.device.type == "cuda" else "cpu"
+    peak = measure.peak_flops(name, dtypes.peak_dtype(facts["precision"]))
+    value, why_not = measure.mfu(rate, flops() if flops else None, peak, parts.world.world_size)
+    return {"mfu": value, "peak_flops": peak}, why_not
+
+
+def _overhead(found: Gathered) -> float | None:
+    """Median profiled step over median steady step of the same run."""
+    step_s, tags = found.steps.step_s, found.tags
+    profiled, steady = step_s[tags == PROFILED], step_s[tags == STEADY]
+    if not len(profiled) or not len(steady):
+        return None
+    return float(np.median(profiled) / np.median(steady))
+
+
+def _epochs(data: Any, steps: int) -> float | None:
+    """Passes over the training data within the steady steps; None where its size isn't known."""
+    samples, batch = getattr(data, "samples", None), getattr(data, "global_batch_size", None)
+    return steps * batch / samples if samples and batch else None
+
+
+def _tail_mean(losses: list[float]) -> float | None:
+    """Mean of the last tenth of the steps: a single step's loss is mostly noise."""
+    return float(np.mean(losses[-max(1, len(losses) // 10) :])) if losses else None
