@@ -51,7 +51,7 @@ class Shape:
             f"data.samples={self.samples}",
             f"data.global_batch_size={self.batch}",
             "optimizer=adamw",
-            "+optimizer.fused=true",
+            "optimizer.fused=true",
             "scheduler=constant",
             "precision=fp32",
             "compile=off",

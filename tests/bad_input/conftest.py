@@ -12,12 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from paceline.__main__ import config_dir
+
 Refuse = Callable[..., list[str]]
 
 WAY_OUT = re.compile(
     r"\b(give|use|write|choose|did you mean|there are|raise|lower|leave|add|begin|make|set|remove|"
     r"repair|change|sweep|it takes none)\b"
 )
+
+
+def options(group: str) -> str:
+    """The options of a group as a message lists them."""
+    return ", ".join(sorted(path.stem for path in (config_dir() / group).glob("*.yaml")))
 
 
 def problems_of(message: str) -> list[str]:
