@@ -1,14 +1,14 @@
 """What the settings of an image job cost: the same training, set up badly and set up well.
 
-    python benchmarks/image_job.py [--repeats N] [--levers A,B,...] [--ladder N] [--json FILE]
+    python benchmarks/image_job.py [--repeats N] [--levers A B ...] [--ladder N] [--json FILE]
 
 The job: 8 classes of JPEGs, written once into a temporary folder, decoded, cropped and flipped at
-random on the way; a small residual network, SGD; a fresh process each, by the `paceline` command.
+random on the way; a small residual network, SGD; each by the `paceline` command, a fresh process.
 One side has none of the levers, the other those of --levers. Both train the same samples, the same
 steps, from the same start, in turns (A B A B ...); neighbours make a pair.
 
 - whole training: the sum of all steps, the first ones and compiling included. Where the compiler is
-  a lever, one job before the pairs fills its cache, and what that one took is said apart.
+  a lever, one job fills its cache before the first of them, and what that one took is said apart.
 - steady: the mean step after the warm-up, times the steps.
 - ratio: geometric mean over the pairs, 95 % interval by Student's t on their logarithms.
 - ladder: one lever more a row, in turns again; then each lever that was left out, on top of all
@@ -34,19 +34,25 @@ import numpy as np
 from jpegs import write_jpegs
 
 from paceline.controller.plan import cores
+from paceline.data.stream import auto_workers
 from paceline.record.economics import Turns
 from paceline.record.environment import cpu_name
 from paceline.record.measure import Floats
 
+WORKERS = auto_workers(cores(), ranks=1)
 LEVERS = {
     "bf16": ["precision=bf16"],
     "fast_decode": ["data.fast_decode=true"],
     "normalize": ["data.normalize_on=device"],
-    "workers": ["data.loader.num_workers=auto"],
+    # a thread for each core that the workers leave, or they take turns on one
+    "workers": [
+        f"data.loader.num_workers={WORKERS}",
+        f"launch.threads_per_rank={max(1, cores() - WORKERS)}",
+    ],
     "fused": ["optimizer.fused=true"],
     "inductor": ["compile=inductor", "compile.compare_eager=false", "compile.cache=./cache"],
 }
-PAY = "bf16,fast_decode,normalize,fused"
+PAY = ["bf16", "fast_decode", "normalize", "fused"]
 """Default: those that pay on 2 cores with AVX-512's bf16 and no GPU. There a worker takes its core
 from the network, and inductor's convolutions are slower than eager bf16."""
 
@@ -57,7 +63,7 @@ WHY_TOLERANCE = (
     "other pixels: single steps drift apart, where the training ends must not"
 )
 
-CLASSES, PIXELS, BATCH = 8, 320, 64
+CLASSES, PIXELS, BATCH = 8, 960, 64
 JOB = [
     "data=image_folder",
     "data.root=./images",
@@ -140,20 +146,16 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="an image job, set up badly and set up well")
     parser.add_argument("--repeats", type=int, default=5, help="pairs of jobs; default 5")
-    parser.add_argument("--levers", default=PAY, help=f"of {','.join(LEVERS)}; default {PAY}")
+    parser.add_argument("--levers", nargs="+", choices=list(LEVERS), default=PAY)
     parser.add_argument("--ladder", type=int, default=3, help="rounds of the ladder; 0: none")
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--per-class", type=int, default=64, help="images; default 64")
+    parser.add_argument("--per-class", type=int, default=32, help="images; default 32")
     parser.add_argument("--image-size", type=int, default=64, help="what the network sees")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     args = parser.parse_args()
     if args.repeats < 1:
         parser.error(f"--repeats {args.repeats}: give 1 or more; an interval needs 2")
-    wanted = args.levers.split(",")
-    unknown = [lever for lever in wanted if lever not in LEVERS]
-    if unknown:
-        parser.error(f"--levers {','.join(unknown)}: unknown; choose from {', '.join(LEVERS)}")
-    args.levers = [lever for lever in LEVERS if lever in wanted]
+    args.levers = [lever for lever in LEVERS if lever in args.levers]
     return args
 
 
@@ -250,11 +252,10 @@ def complaints(result: dict[str, Any]) -> list[str]:
 def print_result(result: dict[str, Any], args: argparse.Namespace) -> None:
     print(f"\n### An image job: {args.repeats} pairs of {args.steps} steps, {BATCH} images each\n")
     versions = f"torch {importlib.metadata.version('torch')}, {cpu_name()}, {cores()} cores"
-    print(f"{versions}; JPEGs of {PIXELS} pixels, seen at {args.image_size}")
-    print(f"levers: {', '.join(result['levers'])}\n")
+    print(f"{versions}; JPEGs of {PIXELS} pixels, seen at {args.image_size}\n")
     print("| side | whole s | steady s | compile s | data wait | loss, first to final | held out |")
     print("|---|---:|---:|---:|---:|---|---:|")
-    for name, one in result["sides"].items():
+    for name, one in zip(("none", ", ".join(args.levers)), result["sides"].values(), strict=True):
         compile_s = "-" if one["compile_s"] is None else f"{one['compile_s']:.2f}"
         print(
             f"| {name} | {one['whole_s']:.2f} | {one['steady_s']:.2f} | {compile_s} "

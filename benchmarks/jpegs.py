@@ -37,7 +37,7 @@ def picture(label: int, classes: int, number: int, size: int) -> np.ndarray:
     along = rows * math.sin(angle) + columns * math.cos(angle)
     stripes = 0.5 + 0.35 * np.sin(2 * math.pi * waves * along + phase)
     colour = np.array(colorsys.hsv_to_rgb(label / classes, 0.7, draw.uniform(0.7, 1)))
-    noise = draw.normal(0, 0.08, (height, width, 3))
+    noise = draw.normal(0, 0.02, (height, width, 3))
     return ((stripes[..., None] * colour + noise).clip(0, 1) * 255).astype(np.uint8)
 
 

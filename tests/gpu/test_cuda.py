@@ -127,3 +127,37 @@ def test_fp16_waits_for_nothing_with_a_fused_optimizer(tmp_path: Path) -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert precision.skipped is not None and not bool(precision.skipped)
+
+
+def test_a_batch_arrives_whole_by_the_side_stream() -> None:
+    from types import SimpleNamespace
+    from typing import Any
+
+    from paceline.rank.deliver import deliverer
+    from paceline.types import World
+
+    device = torch.device("cuda", 0)
+    data: Any = SimpleNamespace(prepare=lambda batch: [batch[0].float() / 255, batch[1]])
+    deliver = deliverer(data, World(0, 0, 0, 1, device))
+    assert deliver is not None
+    busy = torch.rand(4096, 4096, device=device)
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        images = torch.randint(256, (64, 3, 64, 64), generator=generator, dtype=torch.uint8)
+        for _ in range(4):
+            busy = busy @ busy  # the compute stream is behind while the copy runs
+        pixels, labels = deliver([images.pin_memory(), torch.arange(64).pin_memory()])
+        assert pixels.device == labels.device == device
+        assert torch.equal(pixels.cpu(), images.float() / 255)
+        assert torch.equal(labels.cpu(), torch.arange(64))
+
+
+@pytest.mark.parametrize("option", ["reduce_overhead", "cudagraphs", "max_autotune", "regional"])
+def test_compile_options_that_only_a_device_has(command: Command, option: str) -> None:
+    done = command(f"compile={option}", "run.steps=40", "measure=quick", timeout_s=600)
+    assert done.code == 0, done.out
+    record = done.job()
+    assert record["validity"]["verdict"] == "valid"
+    assert record["compile"]["frames_compiled"] >= 1
+    assert record["compile"]["cudagraphs_skipped"] is None
+    assert record["compile"]["eager_step_s"] > 0

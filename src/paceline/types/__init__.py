@@ -1,0 +1,44 @@
+"""The words of the house: errors, settings, facts, protocols. Imports no torch by itself."""
+
+from paceline.types.errors import CheckpointError, ConfigError, DataError, Failed, Nonfinite
+from paceline.types.facts import CompileReport, Context, TrainState, World
+from paceline.types.protocols import (
+    Batch,
+    Checkpoint,
+    CommHook,
+    Compile,
+    Data,
+    Diagnose,
+    Loss,
+    Precision,
+    Profiler,
+    Strategy,
+)
+from paceline.types.settings import Launch, Measure, Run, Sweep, at_least
+
+__all__ = [
+    "Batch",
+    "Checkpoint",
+    "CheckpointError",
+    "CommHook",
+    "Compile",
+    "CompileReport",
+    "ConfigError",
+    "Context",
+    "Data",
+    "DataError",
+    "Diagnose",
+    "Failed",
+    "Launch",
+    "Loss",
+    "Measure",
+    "Nonfinite",
+    "Precision",
+    "Profiler",
+    "Run",
+    "Strategy",
+    "Sweep",
+    "TrainState",
+    "World",
+    "at_least",
+]
