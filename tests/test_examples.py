@@ -29,6 +29,7 @@ def test_your_own_model_data_and_loss(own: Command, data: str) -> None:
         "run.steps=30",
         "measure=quick",
         "measure.window_s=0",
+        "launch.threads_per_rank=1",
     )
     assert done.code == 0, done.err
     record = done.job()

@@ -434,6 +434,7 @@ def job(folder: Path) -> list[str]:
         "data=image_folder",
         f"data.root={folder}",
         "data.image_size=12",
+        "launch.threads_per_rank=1",
         "model=resnet",
         "model.in_channels=3",
         "model.width=8",
