@@ -1,13 +1,9 @@
-"""A folder of real JPEGs that can be learned, the same at every call: for tests and benchmarks.
-
-`python benchmarks/jpegs.py ROOT CLASSES PER_CLASS SIZE` writes one.
-"""
+"""A folder of real JPEGs that can be learned, the same at every call: for tests and benchmarks."""
 
 from __future__ import annotations
 
 import colorsys
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +35,3 @@ def picture(label: int, classes: int, number: int, size: int) -> np.ndarray:
     colour = np.array(colorsys.hsv_to_rgb(label / classes, 0.7, draw.uniform(0.7, 1)))
     noise = draw.normal(0, 0.02, (height, width, 3))
     return ((stripes[..., None] * colour + noise).clip(0, 1) * 255).astype(np.uint8)
-
-
-if __name__ == "__main__":
-    write_jpegs(Path(sys.argv[1]), *map(int, sys.argv[2:5]))

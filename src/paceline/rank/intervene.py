@@ -59,11 +59,11 @@ def counter_runs(
 
 def take_turns(parts: Parts, step: int, window_s: float, change: Change) -> Turns | None:
     """Median steps of `PAIRS` turns with `change` and as many without, one after the other, the
-    slowest rank's; None if all ranks agreed to stop. A turn is `window_s` / (2 PAIRS) long, 2 to
+    slowest rank's; None if all ranks agreed to stop. A turn is `window_s` / (2 PAIRS) long, 1 to
     20 steps, after those that the pause before it disturbs."""
     held = ConstantLR(parts.state.optimizer, factor=1.0, total_iters=0)
     parts = replace(parts, state=replace(parts.state, scheduler=held))
-    steps = _steps_in(parts, window_s / (2 * PAIRS), MOST_STEPS)
+    steps = _steps_in(parts, window_s / (2 * PAIRS), MOST_STEPS)  # one, where steps are slow
     base, other = [], []
     for _ in range(PAIRS):
         as_it_is = _turn(parts, step, steps)
@@ -123,9 +123,9 @@ def _turn(parts: Parts, first: int, steps: int) -> float | None:
 
 
 def _steps_in(parts: Parts, seconds: float, most: int) -> int:
-    """Steps that the job does in `seconds`, 2 to `most`, the same on all ranks."""
+    """Steps that the job does in `seconds`, 1 to `most`, the same on all ranks."""
     done = parts.ledger.steps()
     steady = done.step_s[done.tag == STEADY]
     typical = float(np.median(steady if len(steady) else done.step_s))
-    steps = min(max(math.ceil(seconds / max(typical, 1e-9)), 2), most)
+    steps = min(max(math.ceil(seconds / max(typical, 1e-9)), 1), most)
     return int(max_over_ranks(torch.tensor([steps]), parts.world)[0])

@@ -268,4 +268,4 @@ def _loss(value: Any) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:,.3g} ms"
+    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
