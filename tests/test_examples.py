@@ -18,7 +18,7 @@ def own(command: Command) -> Command:
     return command
 
 
-@pytest.mark.parametrize("data", ["lines", "lines_loader"])
+@pytest.mark.parametrize("data", ["lines", pytest.param("lines_loader", marks=pytest.mark.slow)])
 def test_your_own_model_data_and_loss(own: Command, data: str) -> None:
     done = own(
         "--config-dir",

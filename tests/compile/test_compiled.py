@@ -180,6 +180,7 @@ def test_a_backend_that_miscompiles_is_found_out(command: Command) -> None:
     assert "loss off" in swept.done.out
 
 
+@pytest.mark.slow
 def test_equal_blocks_are_compiled_once(command: Command) -> None:
     words = ["model.layers=3", "data.max_bytes=200000", "data.sequence_length=32", ONE_THREAD]
     done = command(

@@ -25,6 +25,7 @@ def swept(module_command: Command) -> Done:
     return module_command(*LADDER, *words, *OWN_RUNGS)
 
 
+@pytest.mark.slow
 class TestTwoLadders:
     """From fp32 and from bf16, where the rung bf16 changes nothing and all cells are known."""
 

@@ -143,6 +143,7 @@ def ranked(module_command: Command) -> Done:
     return search(module_command, REFUSED, *TINY, *words)
 
 
+@pytest.mark.slow
 class TestTheFastest:
     """Four samples at once are too many; each micro-batch takes the same time."""
 

@@ -92,6 +92,7 @@ def test_the_record_says_how_many_ran(jobs: dict[int, dict[str, Any]]) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores can't be told apart here")
+@pytest.mark.slow
 def test_auto_runs_as_many_as_the_rule_says(command: Command) -> None:
     done = command(*TINY, "data.loader.num_workers=auto")
     assert done.code == 0, done.out + done.err

@@ -24,7 +24,7 @@ SLOW = [
 ]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_slow_loader_has_a_high_ceiling(command: Command, workers: int) -> None:
     words = [*SLOW, f"data.loader.num_workers={workers}"]
     done = command(*words, env={"PYTHONPATH": str(ROOT)})

@@ -161,6 +161,7 @@ class TestAKnownRate:
         assert len(record["ledger"]["per_rank"]) == 2
 
 
+@pytest.mark.slow
 class TestSlowData:
     """5 ms an item, read by the rank itself or by two workers."""
 

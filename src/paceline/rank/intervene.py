@@ -25,6 +25,9 @@ PAIRS = 5
 MOST_STEPS = 20
 """Turns of each kind, and the most steps of one: all turns together take about a window."""
 
+FEWEST_STEPS = 4
+"""Of the loader alone."""
+
 Change = Callable[[Parts], AbstractContextManager[Parts]]
 
 
@@ -58,12 +61,13 @@ def counter_runs(
 
 
 def take_turns(parts: Parts, step: int, window_s: float, change: Change) -> Turns | None:
-    """Median steps of `PAIRS` turns with `change` and as many without, one after the other, the
+    """Mean steps of `PAIRS` turns with `change` and as many without, one after the other, the
     slowest rank's; None if all ranks agreed to stop. A turn is `window_s` / (2 PAIRS) long, 1 to
-    20 steps, after those that the pause before it disturbs."""
+    20 steps and no less than the workers' queue, after those that the pause before it disturbs."""
     held = ConstantLR(parts.state.optimizer, factor=1.0, total_iters=0)
     parts = replace(parts, state=replace(parts.state, scheduler=held))
-    steps = _steps_in(parts, window_s / (2 * PAIRS), MOST_STEPS)  # one, where steps are slow
+    # one, where steps are slow; whole bursts of the workers
+    steps = max(_steps_in(parts, window_s / (2 * PAIRS), MOST_STEPS), parts.refill_steps)
     base, other = [], []
     for _ in range(PAIRS):
         as_it_is = _turn(parts, step, steps)
@@ -79,8 +83,10 @@ def take_turns(parts: Parts, step: int, window_s: float, change: Change) -> Turn
 
 def loader_alone(parts: Parts, window_s: float) -> float:
     """Seconds that a step's batches take, the slowest rank's, when nothing else is done, over as
-    many steps as the job does in half a window. The queue that workers filled is emptied first."""
-    micro, steps = parts.run.accumulation_steps, _steps_in(parts, window_s / 2, 10_000)
+    many steps as the job does in half a window, or twice the workers' queue, for they deliver in
+    bursts. What they had ready is taken first."""
+    micro = parts.run.accumulation_steps
+    steps = max(_steps_in(parts, window_s / 2, 10_000), 2 * parts.refill_steps, FEWEST_STEPS)
     for _ in range(parts.refill_steps * micro):
         next(parts.batches)
     start = time.perf_counter()
@@ -110,7 +116,8 @@ CHANGES: dict[str, Change] = {"eager": _eager, "cached_batch": _cached_batch}
 
 
 def _turn(parts: Parts, first: int, steps: int) -> float | None:
-    """Median step, seconds; None when it was stopped. The pause before it left the queue full."""
+    """Mean step, seconds; None when it was stopped. The pause before it left the queue full. Not
+    the median: workers deliver in bursts."""
     skipped = max(1, parts.refill_steps)
     ledger = Ledger(parts.world.device, parts.run.accumulation_steps)
     turn = replace(parts, ledger=ledger, refill_steps=skipped)
@@ -119,7 +126,7 @@ def _turn(parts: Parts, first: int, steps: int) -> float | None:
         return None
     done = ledger.steps()
     steady = done.step_s[done.tag == STEADY]
-    return float(np.median(steady if len(steady) else done.step_s))
+    return float(np.mean(steady if len(steady) else done.step_s))
 
 
 def _steps_in(parts: Parts, seconds: float, most: int) -> int:

@@ -12,7 +12,7 @@ from paceline.record.measure import Floats, t_interval
 
 @dataclass(frozen=True)
 class Turns:
-    """Median step of each turn, seconds, [pairs]: `base` as the job is, `other` with one thing
+    """Mean step of each turn, seconds, [pairs]: `base` as the job is, `other` with one thing
     changed. Neighbours in time make a pair, so that the machine's drift falls out."""
 
     base_s: Floats
