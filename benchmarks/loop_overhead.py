@@ -98,7 +98,7 @@ def measure(section: Section, rounds: int) -> dict[str, Any]:
     versions: dict[str, str | None] = dict.fromkeys(sides, f"torch {torch.__version__}")
     versions["paceline"] = "this checkout"
     for name, peer in PEERS.items() if section.peers else ():
-        versions[name] = loop_peers.installed(peer.package)
+        versions[name] = loop_peers.installed(peer)
         if versions[name] is not None:
             sides[name] = peer(work)
     before = {name: work.loss(side.model) for name, side in sides.items()}

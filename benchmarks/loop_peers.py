@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -48,6 +48,7 @@ class Peer:
     """A side that only has to train `timed.total` steps from `timed.loader()`."""
 
     package: str
+    beside: tuple[str, ...] = ()
 
     def __init__(self, work: Work) -> None:
         self.model = work.model()
@@ -153,6 +154,7 @@ class Transformers(Peer):
     """HF Trainer, with its own ways to the model and the loader, and nothing logged or saved."""
 
     package = "transformers"
+    beside = ("accelerate",)
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
@@ -192,7 +194,7 @@ class Transformers(Peer):
         trainer.train()
 
 
-PEERS: dict[str, Callable[[Work], Peer]] = {
+PEERS: dict[str, type[Peer]] = {
     "Lightning Fabric": Fabric,
     "Accelerate": Accelerate,
     "Lightning": Lightning,
@@ -200,9 +202,10 @@ PEERS: dict[str, Callable[[Work], Peer]] = {
 }
 
 
-def installed(package: str) -> str | None:
-    """Its version, or None."""
-    return version(package) if importlib.util.find_spec(package) else None
+def installed(peer: type[Peer]) -> str | None:
+    """The version of its package; None where that, or what it needs beside it, isn't there."""
+    there = all(importlib.util.find_spec(name) for name in (peer.package, *peer.beside))
+    return version(peer.package) if there else None
 
 
 def quiet() -> None:
