@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset
 
-from paceline.data.map_style import MapStyle, held_out_count
+from paceline.data.map_style import MapStyle
+from paceline.data.order import held_out_count
 from paceline.data.stream import Loader, MapStream
 from paceline.types import Context, DataError, Run, World
 

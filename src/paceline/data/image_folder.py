@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from paceline.data.order import held_out_count
 from paceline.data.stream import Loader, MapStream
 from paceline.types import Batch, Context, DataError, at_least
 
@@ -109,7 +110,7 @@ class Files:
         """Train and held-out images, these evenly over the sorted files; above 0 at least one, and
         one stays to train on."""
         length = len(self)
-        count = min(max(1, round(length * held_out)), length - 1) if held_out else 0
+        count = held_out_count(length, held_out)
         held = np.zeros(length, np.bool_)
         held[(2 * np.arange(count) + 1) * length // (2 * max(count, 1))] = True
         return self._those(~held), self._those(held)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import IterableDataset, Subset, default_collate
 
+from paceline.data.order import held_out_count
 from paceline.data.stream import Loader, MapStream
 from paceline.types import Batch, Context, DataError, at_least
 
@@ -76,13 +77,6 @@ class WholePart(Part):
     def __getitems__(self, indices: npt.NDArray[np.int64]) -> Batch:
         batch = self.dataset.__getitems__(indices + self.start)
         return default_collate(batch) if isinstance(batch, list) else batch
-
-
-def held_out_count(length: int, fraction: float) -> int:
-    """`fraction` of `length` samples, rounded; above 0 at least one, and one stays to train on."""
-    if fraction == 0 or length < 2:
-        return 0
-    return min(max(1, round(length * fraction)), length - 1)
 
 
 def _check_map_style(dataset: Any) -> None:

@@ -41,6 +41,13 @@ class SeededOrder:
         return self._permutation
 
 
+def held_out_count(length: int, fraction: float) -> int:
+    """`fraction` of `length` samples, rounded; above 0 at least one, and one stays to train on."""
+    if fraction == 0 or length < 2:
+        return 0
+    return min(max(1, round(length * fraction)), length - 1)
+
+
 def mix(*values: int) -> int:
     """One 63-bit seed from several integers (splitmix64, Steele et al. 2014)."""
     state = 0

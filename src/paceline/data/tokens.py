@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from paceline.data.order import held_out_count
 from paceline.data.stream import Loader, MapStream
 from paceline.types import Context, DataError, at_least
 
@@ -56,9 +57,7 @@ class Tokens:
         count = count_tokens(file, self.dtype, self.sequence_length)
         whole = Windows(file, self.dtype, self.sequence_length, count, self.vocab_size)
         check_ids(file, whole.ids, self.dtype, self.vocab_size)
-        held_out = 0
-        if self.held_out:
-            held_out = min(max(1, round(len(whole) * self.held_out)), len(whole) - 1)
+        held_out = held_out_count(len(whole), self.held_out)
         return MapStream(
             whole.part(0, len(whole) - held_out),
             whole.part(len(whole) - held_out, len(whole)),

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.optim.lr_scheduler import ConstantLR
 
 from paceline.rank.ledger import STEADY, Ledger
-from paceline.rank.train import Parts, train
+from paceline.rank.train import Parts, beyond_training, train
 from paceline.rank.world import max_over_ranks
 from paceline.record.economics import Turns, compile_pays, gain
 from paceline.types import Measure
@@ -64,8 +63,7 @@ def take_turns(parts: Parts, step: int, window_s: float, change: Change) -> Turn
     """Mean steps of `PAIRS` turns with `change` and as many without, one after the other, the
     slowest rank's; None if all ranks agreed to stop. A turn is `window_s` / (2 PAIRS) long, 1 to
     20 steps and no less than the workers' queue, after those that the pause before it disturbs."""
-    held = ConstantLR(parts.state.optimizer, factor=1.0, total_iters=0)
-    parts = replace(parts, state=replace(parts.state, scheduler=held))
+    parts = beyond_training(parts)
     # one, where steps are slow; whole bursts of the workers
     steps = max(_steps_in(parts, window_s / (2 * PAIRS), MOST_STEPS), parts.refill_steps)
     base, other = [], []
@@ -131,8 +129,6 @@ def _turn(parts: Parts, first: int, steps: int) -> float | None:
 
 def _steps_in(parts: Parts, seconds: float, most: int) -> int:
     """Steps that the job does in `seconds`, 1 to `most`, the same on all ranks."""
-    done = parts.ledger.steps()
-    steady = done.step_s[done.tag == STEADY]
-    typical = float(np.median(steady if len(steady) else done.step_s))
-    steps = min(max(math.ceil(seconds / max(typical, 1e-9)), 1), most)
+    typical = max(parts.ledger.steps().typical_s(), 1e-9)
+    steps = min(max(math.ceil(seconds / typical), 1), most)
     return int(max_over_ranks(torch.tensor([steps]), parts.world)[0])

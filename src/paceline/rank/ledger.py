@@ -60,6 +60,11 @@ class Steps:
     step_s: Floats
     phase_s: Floats  # [steps, len(PHASES)]
 
+    def typical_s(self) -> float:
+        """Median steady step; of all steps where none was steady."""
+        steady = self.step_s[self.tag == STEADY]
+        return float(np.median(steady if len(steady) else self.step_s))
+
 
 class Ledger:
     """`mark(phase)` closes a phase, `end_step(step, tag)` a step, `begin()` opens a stretch."""

@@ -9,14 +9,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
-from torch.optim.lr_scheduler import ConstantLR
 
 from paceline import config
 from paceline.rank import process
@@ -25,7 +22,7 @@ from paceline.rank.build import build
 from paceline.rank.failure import write_failure
 from paceline.rank.intervene import counter_runs
 from paceline.rank.ledger import STEADY
-from paceline.rank.train import Parts, evaluate, train
+from paceline.rank.train import Parts, beyond_training, evaluate, train
 from paceline.rank.world import STOPS, StopFlag, gather, max_over_ranks, open_world
 from paceline.types import Batch, Measure, World
 
@@ -171,8 +168,7 @@ def _extra_windows(parts: Parts, measure: Measure, done: int) -> int:
     the number of extra steps. The learning rate stays where training ended."""
     if parts.state.data.num_batches() is not None or measure.window_s == 0:
         return 0
-    held = ConstantLR(parts.state.optimizer, factor=1.0, total_iters=0)
-    beyond = replace(parts, state=replace(parts.state, scheduler=held))
+    beyond = beyond_training(parts)
     reached, cold = done, max(0, parts.warmup_steps - len(parts.ledger.steps().step))
     if cold:  # resumed near its end
         beyond.refill_steps = cold
@@ -189,6 +185,6 @@ def _missing_steps(parts: Parts, window_s: float) -> int:
     """Steady steps that still have to be measured, the same number on all ranks."""
     steps = parts.ledger.steps()
     steady = steps.step_s[steps.tag == STEADY]
-    typical = float(np.median(steady if len(steady) else steps.step_s))
-    missing = max(0, math.ceil((window_s - float(steady.sum())) / max(typical, 1e-9)))
+    wanted_s = window_s - float(steady.sum())
+    missing = max(0, math.ceil(wanted_s / max(steps.typical_s(), 1e-9)))
     return int(max_over_ranks(torch.tensor([missing]), parts.world)[0])

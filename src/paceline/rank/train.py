@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ConstantLR
 
 from paceline.rank.curves import Curves
 from paceline.rank.ledger import (
@@ -145,6 +146,12 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
         if stopping:
             return step + 1
     return last_step
+
+
+def beyond_training(parts: Parts) -> Parts:
+    """The same job for extra steps: the learning rate stays where training ended."""
+    held = ConstantLR(parts.state.optimizer, factor=1.0, total_iters=0)
+    return replace(parts, state=replace(parts.state, scheduler=held))
 
 
 def held_out(parts: Parts, batches: int) -> Iterator[Batch]:
