@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "paceline"
 CHOICES = ["model", "data", "loss", "scheduler", "precision", "compile", "strategy"]
-CHOICES += ["comm_hook", "checkpoint", "profiler"]
+CHOICES += ["activation_checkpointing", "comm_hook", "checkpoint", "profiler"]
 MAY_IMPORT = {
     "types": set(),
     "config": {"types"},

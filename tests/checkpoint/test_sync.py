@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from paceline.checkpoint.sync import Sync, SyncCheckpoint
+from paceline.comm_hook.none import Plain
 from paceline.precision.full import FullPrecision
 from paceline.types import CheckpointError, Context, Run, TrainState, World
 
@@ -35,7 +36,7 @@ def state(seed: int) -> TrainState:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
     data: Any = Position(seed)
-    return TrainState(model, optimizer, scheduler, FullPrecision(), data)
+    return TrainState(model, optimizer, scheduler, FullPrecision(), data, Plain())
 
 
 def train(made: TrainState, steps: int) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from paceline.checkpoint.sync import Sync
+from paceline.comm_hook.none import Plain
 from paceline.precision.full import FullPrecision
 from paceline.precision.scaled import Scaled, ScaledPrecision
 from paceline.types import Context, Run, TrainState, World
@@ -92,7 +93,7 @@ def test_a_resumed_run_goes_on_with_its_scale(tmp_path: Path) -> None:
         made, data = model(), Position()
         optimizer = torch.optim.AdamW(made.parameters(), lr=1e-2)
         scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
-        return TrainState(made, optimizer, scheduler, precision, data)  # type: ignore[arg-type]
+        return TrainState(made, optimizer, scheduler, precision, data, Plain())  # type: ignore[arg-type]
 
     def train(held: TrainState, steps: int) -> list[bool]:
         found = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from paceline.types import Context
 
@@ -17,4 +18,13 @@ class NoHook:
 
 class Plain:
     def register(self, model: nn.Module) -> None:
+        return None
+
+    def take_nonfinite(self) -> Tensor | None:
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         return None

@@ -19,7 +19,8 @@ from paceline.types import Run, Sweep
 
 GROUPS = (
     *("model", "data", "loss", "optimizer", "scheduler", "precision", "compile", "strategy"),
-    *("comm_hook", "checkpoint", "profiler", "launch", "measure", "diagnose"),
+    *("activation_checkpointing", "comm_hook", "checkpoint", "profiler", "launch", "measure"),
+    "diagnose",
 )
 """Top-level nodes with a `_target_`: what a job is made of."""
 

@@ -23,8 +23,10 @@ class Autocast:
 class AutocastPrecision(FullPrecision):
     def __init__(self, device_type: str, dtype: torch.dtype) -> None:
         super().__init__()
-        self._device_type, self._dtype = device_type, dtype
+        self._device_type, self.compute_dtype = device_type, dtype
 
     def forward(self) -> AbstractContextManager[Any]:
+        if self.cast_by_wrapper:
+            return self._nothing
         # a new one each time: autocast drops its cache of cast weights when it ends
-        return torch.autocast(self._device_type, self._dtype)
+        return torch.autocast(self._device_type, self.compute_dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, clip: float | None) -> Tensor | None:
@@ -14,5 +15,9 @@ def clip_gradients(optimizer: torch.optim.Optimizer, clip: float | None) -> Tens
     if clip is None:
         return None
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    norm: Tensor = torch.nn.utils.clip_grad_norm_(parameters, clip)
-    return norm
+    return whole(torch.nn.utils.clip_grad_norm_(parameters, clip))
+
+
+def whole(norm: Tensor) -> Tensor:
+    """The norm over all ranks: that of sharded gradients is a distributed tensor (FSDP)."""
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -29,8 +29,10 @@ class Full:
 
 class FullPrecision:
     skipped: Tensor | None = None
+    compute_dtype: torch.dtype | None = None
 
     def __init__(self) -> None:
+        self.cast_by_wrapper = False
         self._nothing: AbstractContextManager[Any] = nullcontext()
 
     def prepare(self, model: nn.Module) -> None:

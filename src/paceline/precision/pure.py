@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from paceline.precision.clip import whole
 from paceline.precision.full import FullPrecision
 from paceline.types import Context
 
@@ -58,4 +59,4 @@ def _clip(optimizer: torch.optim.Optimizer, clip: float) -> Tensor:
     norms = torch._foreach_norm(grads, 2.0, torch.float32)
     norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     torch.nn.utils.clip_grads_with_norm_(parameters, clip, norm)
-    return norm
+    return whole(norm)

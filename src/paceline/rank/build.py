@@ -42,6 +42,8 @@ def build(
     precision.prepare(model)  # may convert the parameters: before they are known and wrapped
     before = fingerprint(model)
     loss = make("loss")
+    checkpointing = make("activation_checkpointing")
+    checkpointing(model)
     compiler = make("compile")
     comm_hook = make("comm_hook")
     strategy = make("strategy")
@@ -50,7 +52,7 @@ def build(
     optimizer = make("optimizer", params=[p for p in wrapped.parameters() if p.requires_grad])
     compiler.optimizer(optimizer)
     scheduler = make("scheduler", optimizer=optimizer)
-    state = TrainState(model, optimizer, scheduler, precision, data)
+    state = TrainState(model, optimizer, scheduler, precision, data, comm_hook)
     curves = Curves(state.history)
     state.fold = partial(curves.fold, world)
     seed_everything(run.seed + 1_000_003 * (world.rank + 1))
@@ -62,6 +64,7 @@ def build(
         loss=loss,
         strategy=strategy,
         compile=compiler,
+        checkpointing=checkpointing,
         checkpoint=make("checkpoint"),
         profiler=make("profiler"),
         ledger=Ledger(world.device, run.accumulation_steps),

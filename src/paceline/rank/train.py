@@ -25,6 +25,7 @@ from paceline.rank.progress import Progress
 from paceline.rank.tags import Tagger
 from paceline.rank.world import StopFlag, sum_over_ranks
 from paceline.types import (
+    ActivationCheckpointing,
     Batch,
     Checkpoint,
     Compile,
@@ -51,6 +52,7 @@ class Parts:
     loss: Loss
     strategy: Strategy
     compile: Compile
+    checkpointing: ActivationCheckpointing
     checkpoint: Checkpoint
     profiler: Profiler
     ledger: Ledger

@@ -3,6 +3,7 @@
 from paceline.types.errors import CheckpointError, ConfigError, DataError, Failed, Nonfinite
 from paceline.types.facts import CompileReport, Context, TrainState, World
 from paceline.types.protocols import (
+    ActivationCheckpointing,
     Batch,
     Checkpoint,
     CommHook,
@@ -17,6 +18,7 @@ from paceline.types.protocols import (
 from paceline.types.settings import Launch, Measure, Run, Sweep, at_least
 
 __all__ = [
+    "ActivationCheckpointing",
     "Batch",
     "Checkpoint",
     "CheckpointError",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from paceline.types.protocols import Data, Precision
+    from paceline.types.protocols import CommHook, Data, Precision
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class TrainState:
     scheduler: Any
     precision: Precision
     data: Data
+    comm_hook: CommHook
     step: int = 0
     history: dict[str, list[float]] = field(default_factory=dict)
     fold: Callable[[], None] = lambda: None

@@ -95,9 +95,14 @@ class Precision(Protocol):
 
     `skipped` [] bool on the device: the last step left the parameters as they were, because a
     gradient overflowed; None where that can't happen. Nobody may wait for it within the loop.
+    `compute_dtype`: what autocast gives matrix products; None where there is none. A strategy whose
+    wrapper casts in its place (FSDP's MixedPrecisionPolicy) sets `cast_by_wrapper` before the first
+    forward, which then opens no autocast.
     """
 
     skipped: Tensor | None
+    compute_dtype: torch.dtype | None
+    cast_by_wrapper: bool
 
     def prepare(self, model: nn.Module) -> None:
         """Convert a model that was just made, in place, before it is wrapped or compiled."""
@@ -121,11 +126,40 @@ class Precision(Protocol):
 
 
 class CommHook(Protocol):
-    def register(self, model: nn.Module) -> None: ...
+    """How gradients travel between ranks. Its state is this rank's own: no two ranks share it."""
+
+    def register(self, model: nn.Module) -> None:
+        """Hook into a model that a strategy has just wrapped."""
+        ...
+
+    def take_nonfinite(self) -> Tensor | None:
+        """[] bool on the device: since the last call a gradient that was finite came back infinite
+        or as no number; None where that can't happen."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class ActivationCheckpointing(Protocol):
+    """Has blocks drop their activations in forward and compute them again in backward."""
+
+    def __call__(self, model: nn.Module) -> None:
+        """In place, so that state-dict keys stay; before anything is compiled or wrapped."""
+        ...
+
+    def report(self) -> str:
+        """What was done, for the record: `off`, `4 blocks`."""
+        ...
 
 
 class Strategy(Protocol):
-    """Owns the order of placement, wrapping and compiling."""
+    """Owns the order of placement, wrapping and compiling. Optional: `building(world)`, a context
+    manager around the making of the model; `collective_forward`: each forward is a collective, so
+    that all ranks must take part in every one; `describe(model)`, what was wrapped in which order,
+    for the record; `explain(error, model)`: an error of the wrapper in a sentence, None for any
+    other."""
 
     def wrap(
         self,

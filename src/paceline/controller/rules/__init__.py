@@ -1,0 +1,39 @@
+"""Rules between groups: what can't run together, one sentence each, naming keys and way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paceline.controller.rules import levers, scale, steps, world
+from paceline.controller.rules.rule import WORLD, Config, Rules
+from paceline.controller.rules.world import world_size
+
+__all__ = ["RULES", "broken_rules", "world_size"]
+
+
+def broken_rules(
+    config: Config, choices: Config, ranks: int | None = None, wrong: Iterable[str] = ()
+) -> list[str]:
+    """Every rule that a config breaks. `wrong`: keys already known to be wrong; a rule that reads
+    one of them can't be judged. `ranks`: the number of ranks, if known."""
+    wrong = tuple(wrong)
+    if ranks is None and not _touches(WORLD, wrong):
+        ranks = world_size(config, choices)
+    said = (
+        rule(config, choices, ranks or 0)
+        for reads, rule in RULES
+        if not _touches(reads, wrong) and (ranks is not None or WORLD[0] not in reads)
+    )
+    return [sentence for sentence in said if sentence]
+
+
+def _touches(reads: Iterable[str], wrong: Iterable[str]) -> bool:
+    """Is one of the keys that are read wrong, or inside a wrong one, or around one?"""
+    return any(
+        key == bad or key.startswith(f"{bad}.") or bad.startswith(f"{key}.")
+        for key in reads
+        for bad in wrong
+    )
+
+
+RULES: Rules = (*world.RULES, *scale.RULES, *steps.RULES, *levers.RULES)
