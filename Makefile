@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup run test test-all lint bench clean
+.PHONY: setup run test test-all lint bench matrix clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,9 @@ lint: setup
 bench: setup
 	$(BIN)/python benchmarks/loop_overhead.py
 	$(BIN)/python benchmarks/job_overhead.py
+
+matrix: setup
+	$(BIN)/python benchmarks/matrix.py
 
 clean:
 	rm -rf .venv

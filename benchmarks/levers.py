@@ -32,7 +32,7 @@ from typing import Any
 
 from paceline.compare import columns, pairs
 from paceline.compare.pairs import Cell
-from paceline.compare.verdict import judge
+from paceline.compare.verdict import agreement, judge
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "guide.md"
 BEGIN, END = "<!-- levers: begin -->", "<!-- levers: end -->"
@@ -110,9 +110,11 @@ def rung(n: int, cells: list[Cell], rows: list[dict[str, Any]]) -> dict[str, Any
     """The sweep's row of a rung, with what it changes and its gain over the rung before."""
     if n == 0:
         return {"lever": None, "row": rows[0], "over_before": None}
-    mine, before = rows[n]["overrides"], rows[n - 1]["overrides"]
-    lever = " ".join(f"{key}={value}" for key, value in mine.items() if value != before[key])
-    return {"lever": lever, "row": rows[n], "over_before": asdict(judge(cells[n], cells[n - 1]))}
+    chosen, last = rows[n]["overrides"], rows[n - 1]["overrides"]
+    lever = " ".join(f"{key}={value}" for key, value in chosen.items() if value != last[key])
+    mine, before = cells[n], cells[n - 1]
+    judged = judge(mine, before, agreement(mine, before, []))
+    return {"lever": lever, "row": rows[n], "over_before": asdict(judged)}
 
 
 def markdown(found: list[dict[str, Any]], repeats: int) -> str:

@@ -25,6 +25,8 @@ OPTIONS = sorted(p for g in GROUPS for p in (CONF / g).glob("*.yaml"))
 NEEDS = {
     "map_style": ["data.dataset._target_=torch.utils.data.TensorDataset", "+data.dataset.x=1"],
     "ddp": ["launch.nproc=2"],
+    **{hook: ["strategy=ddp", "launch.nproc=2"] for hook in ("fp16", "bf16", "powersgd")},
+    "hsdp": ["launch.nproc=2"],
     "tokens": ["data.path=train.bin"],
     "image_folder": ["data.root=images"],
 }

@@ -90,6 +90,7 @@ def test_the_command_and_the_reports_import_no_torch() -> None:
         "hydra_plugins.paceline_launchers.local",
         "hydra_plugins.paceline_launchers.ladder",
         "hydra_plugins.paceline_launchers.micro_batch",
+        "hydra_plugins.paceline_launchers.pairwise",
     ]
     code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -49,7 +49,10 @@ CASES = {
         f"compile=OPTION (options: {options('compile')})",
     ),
     "unknown top-level key": ("colour=red", "colour=red: no such key in the config; there are:"),
-    "added top-level key": ("+colour=red", "colour=red: no such key; there are: checkpoint,"),
+    "added top-level key": (
+        "+colour=red",
+        "colour=red: no such key; there are: activation_checkpointing,",
+    ),
     "key without its group": ("seed=3", "seed=3: no such key at the top; did you mean run.seed=3?"),
     "key below a value": ("run.steps.x=3", "run.steps.x=3: run.steps is a value, it has no keys"),
     "misspelt Hydra key": ("hydra.runn.dir=x", "hydra.runn.dir=x: no such key in hydra; did you"),
@@ -117,7 +120,10 @@ def test_hydra_lists_all_at_once(refuse) -> None:
 def test_no_rule_is_judged_by_what_was_not_understood(refuse) -> None:
     # ddp is meant: that strategy=single can't run two processes is no problem of this command
     (problem,) = refuse("strategy=dpp", "launch.nproc=2")
-    assert problem == "strategy=dpp: no such option; did you mean ddp? (options: ddp, single)"
+    assert (
+        problem
+        == "strategy=dpp: no such option; did you mean ddp? (options: ddp, fsdp, hsdp, single)"
+    )
 
 
 def test_a_value_is_looked_at_beside_the_others(refuse) -> None:

@@ -13,6 +13,7 @@ from paceline.checkpoint.sync import Sync, SyncCheckpoint
 from paceline.comm_hook.none import Plain
 from paceline.precision.full import FullPrecision
 from paceline.types import CheckpointError, Context, Run, TrainState, World
+from tests import ranks
 
 WORLD = World(0, 0, 0, 1, torch.device("cpu"))
 
@@ -114,15 +115,21 @@ def test_resume_off_leaves_what_is_there_alone(tmp_path: Path) -> None:
     assert checkpoint(tmp_path, resume="off").load(state(1)) == 0
 
 
+@pytest.mark.distributed
 def test_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
     checkpoint(tmp_path).save(state(0), 3, now=False)
-    two = World(0, 0, 0, 2, torch.device("cpu"))
-    reader = SyncCheckpoint(Sync(3, 2, "auto"), tmp_path / "checkpoint", two)
-    with pytest.raises(CheckpointError, match="saved by 1 ranks, this job has 2"):
+    for said in ranks.run(_refused, 2, tmp_path):
+        assert "saved by 1 ranks, this job has 2" in said
+
+
+def _refused(world: World, directory: Path) -> str:
+    reader = SyncCheckpoint(Sync(3, 2, "auto"), directory / "checkpoint", world)
+    with pytest.raises(CheckpointError) as raised:
         reader.load(state(0))
+    return str(raised.value)
 
 
 def test_it_loads_without_paceline_and_without_pickled_code(tmp_path: Path) -> None:
     checkpoint(tmp_path).save(state(0), 3, now=False)
     path = tmp_path / "checkpoint" / "step_00000003" / "state.pt"
-    assert set(torch.load(path, weights_only=True)) >= {"model", "optimizer", "scheduler", "rng"}
+    assert set(torch.load(path, weights_only=True)) >= {"model", "optimizer", "scheduler", "ranks"}

@@ -94,11 +94,15 @@ def test_repeats_are_pooled() -> None:
         "ci_scope": "restarts",
         "eval_loss": 3.5,
         "loss_deviation": 0.0,
+        "numerics": {"verdict": "equal", "gate": "tolerance", "reason": None},
         "data_wait_share": pytest.approx(0.2),
         "world_size": 2,
         "threads_per_rank": 2,
         "global_batch_size": 32,
+        "per_rank_batch_size": 16,
         "micro_batch_size": 16,
+        "scaling_mode": None,
+        "scaling_efficiency": None,
         "compile_warm_s": None,
         "compiled_cold": False,
         "recompiles": 0,
@@ -296,10 +300,12 @@ def test_the_files(tmp_path: Path) -> None:
     assert "overrides" not in lines[0] and "ci95" not in lines[0]
 
     text = (tmp_path / "table.md").read_text().splitlines()
-    assert text[0].startswith("| compile | cell | tokens/s | steady | ratio | verdict |")
+    assert text[0].startswith(
+        "| compile | cell | ranks | batch | per rank | tokens/s | steady | ratio | verdict |"
+    )
     assert set(text[1]) == set("| -")
     assert text[3].startswith(
-        "| in\\|ductor\\\\ | in\\|ductor\\\\ | 120 ± 0.0 % | 121 | 1.200 [1.2"
+        "| in\\|ductor\\\\ | in\\|ductor\\\\ | 2 | 32 | 16 | 120 ± 0.0 % | 121 | 1.200 [1.2"
     )
     bars = [line.replace("\\\\", "").replace("\\|", "").count("|") for line in text[:5]]
     assert len(set(bars)) == 1

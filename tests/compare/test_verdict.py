@@ -10,7 +10,8 @@ from paceline.compare.pairs import Cell, cells
 from paceline.compare.verdict import (
     ONE_REPEAT,
     SAME_MARGIN,
-    deviation,
+    Verdict,
+    agreement,
     judge,
     paired_ratio,
     why_unrated,
@@ -38,8 +39,12 @@ def made_cell(name: str, rates: list[float], work: str = "w") -> Cell:
     return cells([made(name, rate, i, work) for i, rate in enumerate(rates)])[0]
 
 
+def judge_alone(cell: Cell, base: Cell) -> Verdict:
+    return judge(cell, base, agreement(cell, base, []))
+
+
 def judged(mine: list[float], theirs: list[float], work: str = "w") -> Any:
-    return judge(made_cell("mine", mine, work), made_cell("base", theirs))
+    return judge_alone(made_cell("mine", mine, work), made_cell("base", theirs))
 
 
 def test_three_equal_ratios_are_exact() -> None:
@@ -90,7 +95,7 @@ def test_one_repeat_ranks_nothing() -> None:
 
 
 def test_the_baseline_itself() -> None:
-    verdict = judge(made_cell("base", [100, 101]), made_cell("base", [100, 101]))
+    verdict = judge_alone(made_cell("base", [100, 101]), made_cell("base", [100, 101]))
     assert (verdict.ratio, verdict.ratio_ci95, verdict.verdict) == (1.0, None, "baseline")
 
 
@@ -106,29 +111,31 @@ def test_a_faster_cell_that_trains_otherwise_cannot_win() -> None:
     cell, base = made_cell("mine", [200, 202, 201]), made_cell("base", [100, 100, 100])
     for record in [*cell.records, *base.records]:
         record["numerics"]["loss"] = [5.0, 4.0, 3.0]
-    assert judge(cell, base).verdict == "faster"
+    assert judge_alone(cell, base).verdict == "faster"
     cell.records[1]["numerics"]["loss"] = [5.0, 4.1, 3.0]
-    verdict = judge(cell, base)
+    verdict = judge_alone(cell, base)
     assert (verdict.ratio, verdict.verdict) == (None, "invalid")
     assert verdict.note is not None
     assert verdict.note.startswith("diverged: the loss of step 1 is 4.1, the baseline's 4:")
-    assert deviation(cell, base)[0] == pytest.approx(0.025)
-    assert deviation(base, base) == (None, None)
+    found = agreement(cell, base, [])
+    assert (found.verdict, found.gate) == ("diverged", "tolerance")
+    assert found.deviation == pytest.approx(0.025)
+    assert agreement(base, base, []).verdict is None
 
 
 def test_a_baseline_without_a_rate() -> None:
     base = made_cell("base", [100])
     base.records[0]["status"] |= {"state": "failed", "kind": "oom", "message": "no memory\nat all"}
-    verdict = judge(made_cell("mine", [100, 100]), base)
+    verdict = judge_alone(made_cell("mine", [100, 100]), base)
     assert (verdict.verdict, verdict.note) == ("cant_tell", "the baseline base has no valid rate")
-    assert judge(base, base).verdict == "invalid"
+    assert judge_alone(base, base).verdict == "invalid"
 
 
 def test_never_measured_beside_the_baseline() -> None:
     cell = made_cell("mine", [100, 100])
     for record in cell.records:
         record["job"]["rerun"] = 1
-    verdict = judge(cell, made_cell("base", [100, 100]))
+    verdict = judge_alone(cell, made_cell("base", [100, 100]))
     assert verdict.verdict == "cant_tell"
     assert verdict.note is not None and "beside the baseline" in verdict.note
 
@@ -148,7 +155,7 @@ def test_a_cell_that_did_not_run(
 ) -> None:
     cell = made_cell("mine", [100])
     cell.records[0]["status"] |= {"state": state, "kind": kind, "message": message}
-    verdict = judge(cell, made_cell("base", [100]))
+    verdict = judge_alone(cell, made_cell("base", [100]))
     assert (verdict.ratio, verdict.verdict, verdict.note) == (None, "invalid", note)
 
 
@@ -158,7 +165,7 @@ def test_a_gate_that_fell_is_the_note(state: str) -> None:
     record["status"]["state"] = state
     record["validity"] = {"verdict": "ineffective", "reasons": ["no frame was compiled", "mfu"]}
     (cell,) = cells([record])
-    assert judge(cell, made_cell("base", [100])).note == "ineffective: no frame was compiled"
+    assert judge_alone(cell, made_cell("base", [100])).note == "ineffective: no frame was compiled"
     record["validity"]["reasons"] = []
     assert why_unrated(record) == "ineffective: it has no sustained rate"
 

@@ -60,11 +60,13 @@ class TestOfASweep:
             assert keys == ["repeat", "strategy", "launch.nproc"]
         assert "plan=True" not in planned.out
 
-    def test_it_shows_ranks_threads_and_batch(self, planned: Done) -> None:
+    def test_it_shows_ranks_threads_batch_and_memory(self, planned: Done) -> None:
         (job, _) = [w for w in lines(planned, "launch.nproc=2") if w[0].startswith("gpt-ddp")]
-        ranks, threads, *batch = job[4:-2]
-        assert (ranks, " ".join(batch)) == ("2", "16 = 2 x 8")
+        ranks, threads, *words = job[4:-2]
+        batch, (need, of, room, unit) = " ".join(words[:-4]), words[-4:]
+        assert (ranks, batch) == ("2", "16 = 2 x 8")
         assert int(threads) >= 1
+        assert (of, unit) == ("of", "GiB") and 0 < float(need) < float(room)
 
     def test_cells_that_cannot_run_are_skipped_with_the_reason(self, planned: Done) -> None:
         skipped = [line for line in planned.out.splitlines() if line.startswith("skipped gpt-")]
@@ -84,13 +86,17 @@ class TestOfASweep:
 
 
 def test_of_a_job(command: Command) -> None:
-    done = command("plan=true", "run.steps=33", "strategy=ddp", "run.device=cpu")
+    done = command("plan=true", "model.width=65536", "strategy=ddp", "run.device=cpu")
     assert (done.code, done.err) == (0, "")
     assert not list(command.cwd.iterdir())
     (job,) = lines(done, "-r0")
     assert job[0].startswith("gpt-ddp-fp32-off-")
-    assert job[1:4] == ["run.steps=33", "strategy=ddp", "run.device=cpu"]
+    assert job[1:4] == ["model.width=65536", "strategy=ddp", "run.device=cpu"]
     assert done.out.splitlines()[-1].startswith("1 jobs: 1 to run, 0 done, 0 skipped; ")
+    (memory,) = [line for line in done.out.splitlines() if line.startswith("memory of a rank: ")]
+    assert memory.startswith("memory of a rank: parameters 768.")  # 4 layers x 12 x width x width
+    assert "GiB; does not fit: DDP needs " in memory
+    assert memory.endswith("use strategy=fsdp over more ranks")
 
 
 def test_of_a_sweep_that_is_partly_done(command: Command, tmp_path: Path) -> None:

@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from paceline.controller.rules import broken_rules, world_size
+from paceline.controller.rules import broken_rules, local_world_size, world_size
 
 CONFIG: dict[str, Any] = {
     "run": {"steps": 40, "accumulation_steps": 1, "device": "cpu"},
-    "launch": {"nproc": "auto"},
+    "launch": {
+        "nproc": "auto",
+        "nnodes": 1,
+        "rdzv_endpoint": None,
+        "node_rank": None,
+        "max_restarts": 0,
+        "gloo_interface": None,
+        "nccl_interface": None,
+        "nccl": {},
+    },
     "measure": {"warmup_steps": 10},
     "data": {"global_batch_size": 16, "sequence_length": 64},
+    "scaling": {"mode": "strong", "learning_rate": "none", "base_batch_size": None},
+    "activation_checkpointing": {
+        "_target_": "paceline.activation_checkpointing.off.NoCheckpointing"
+    },
     "model": {"context_length": 64},
     "scheduler": {"warmup_steps": 40},
     "profiler": {},
     "compile": {},
     "optimizer": {},
     "precision": {},
+    "comm_hook": {},
+    "strategy": {},
 }
-CHOICES = {"strategy": "ddp", "compile": "off"}
+CHOICES = {"strategy": "ddp", "compile": "off", "comm_hook": "none"}
 SCHEDULE = {"wait": 5, "warmup": 2, "active": 3, "repeat": 4, "ranks": [0, 1]}
 
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "CXX"):
+    slurm = [name for name in os.environ if name.startswith("SLURM_")]
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "CXX", *slurm):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -184,6 +201,21 @@ class TestALauncherAround:
         assert problem.startswith("launch.nproc=4: the launcher around paceline started WORLD_SIZE")
         assert problem.endswith("leave launch.nproc=auto, or start paceline without it")
 
+    def test_it_has_several_nodes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        assert broken() == []
+        assert broken({"launch.nnodes": 2, "launch.nproc": 2}) == []
+        (problem,) = broken({"launch.nnodes": 4})
+        assert problem.startswith("launch.nnodes=4: ") and "LOCAL_WORLD_SIZE=2" in problem
+        (problem,) = broken({"launch.nnodes": 2, "launch.nproc": 4})
+        assert "times launch.nnodes=2 is 8 ranks" in problem and "WORLD_SIZE=4" in problem
+
+    def test_its_restarts_are_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        (problem,) = broken({"launch.max_restarts": 1})
+        assert problem.startswith("launch.max_restarts=1: ") and "--max-restarts" in problem
+
     def test_single_is_one_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WORLD_SIZE", "2")
         (problem,) = broken(strategy="single")
@@ -263,17 +295,23 @@ class TestWorldSize:
         self, monkeypatch: pytest.MonkeyPatch, strategy: str, nproc: Any, found: int, size: int
     ) -> None:
         devices(monkeypatch, found)
-        config = {"launch": {"nproc": nproc}, "run": {"device": "auto"}}
+        config = {"launch": {"nproc": nproc, "nnodes": 1}, "run": {"device": "auto"}}
         assert world_size(config, {"strategy": strategy}) == size
 
     def test_a_cpu_has_two(self, monkeypatch: pytest.MonkeyPatch) -> None:
         devices(monkeypatch, 8)
-        config = {"launch": {"nproc": "auto"}, "run": {"device": "cpu"}}
+        config = {"launch": {"nproc": "auto", "nnodes": 1}, "run": {"device": "cpu"}}
         assert world_size(config, {"strategy": "ddp"}) == 2
+
+    @pytest.mark.parametrize(("nproc", "size"), [("auto", 6), (4, 12)])
+    def test_several_nodes(self, nproc: Any, size: int) -> None:
+        config = {"launch": {"nproc": nproc, "nnodes": 3}, "run": {"device": "cpu"}}
+        assert world_size(config, {"strategy": "ddp"}) == size
+        assert local_world_size(config, size) == size // 3
 
     def test_a_launcher_has_the_say(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WORLD_SIZE", "6")
-        config = {"launch": {"nproc": "auto"}, "run": {"device": "auto"}}
+        config = {"launch": {"nproc": "auto", "nnodes": 1}, "run": {"device": "auto"}}
         assert world_size(config, {"strategy": "ddp"}) == 6
 
 
@@ -314,5 +352,16 @@ class TestWhatCannotBeJudged:
         assert self.keys("data.loader.num_workers", "run.seed") == self.keys()
 
     def test_nodes_that_are_not_there(self) -> None:
-        missing = ("run", "data", "model", "profiler", "launch", "compile", "precision")
+        missing = (
+            "run",
+            "data",
+            "model",
+            "profiler",
+            "launch",
+            "compile",
+            "precision",
+            "comm_hook",
+            "strategy",
+        )
+        missing += ("scaling", "activation_checkpointing")
         assert broken_rules({}, {}, wrong=missing) == []

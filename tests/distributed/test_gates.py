@@ -25,6 +25,13 @@ class Lazy(torch.optim.SGD):
         return None
 
 
+class Elsewhere(torch.optim.SGD):
+    """Made on copies, as one that was made before the wrapper replaced the parameters."""
+
+    def __init__(self, params, **options):
+        super().__init__([p.detach().clone().requires_grad_() for p in params], **options)
+
+
 @dataclass(frozen=True)
 class NeverSync:
     """DDP whose gradients stay on their rank."""
@@ -66,9 +73,8 @@ def planted(module_command: Command) -> dict[str, Done]:
     mine = ["--config-dir", "conf", "strategy=nosync", "launch.nproc=2"]
     return {
         "lazy": module_command(*TINY, "optimizer._target_=mine.Lazy", "tag=lazy"),
-        "strict": module_command(
-            *TINY, "optimizer._target_=mine.Lazy", "tag=strict", "strict=true"
-        ),
+        "elsewhere": module_command(*TINY, "optimizer._target_=mine.Elsewhere", "tag=elsewhere"),
+        "still": module_command(*TINY, "optimizer.lr=0", "tag=still", "strict=true"),
         "nosync": module_command(*mine, *TINY, "tag=nosync"),
     }
 
@@ -78,19 +84,38 @@ def record(done: Done, tag: str) -> dict[str, Any]:
     return found
 
 
-def test_an_optimizer_that_does_nothing(planted: dict[str, Done]) -> None:
+def test_an_optimizer_that_does_nothing_is_stopped_after_the_first_step(
+    planted: dict[str, Done],
+) -> None:
     done = planted["lazy"]
-    found = record(done, "lazy")
+    status = record(done, "lazy")["status"]
+    assert (status["state"], status["kind"], status["phase"]) == ("failed", "error", "gates")
+    assert status["message"].startswith("no parameter changed in the first step, with a learning")
+    assert "is the optimizer (Lazy) built on the model's own parameters" in status["message"]
+    assert done.code == 1
+
+
+def test_an_optimizer_on_other_parameters_is_stopped_before_it(planted: dict[str, Done]) -> None:
+    done = planted["elsewhere"]
+    status = record(done, "elsewhere")["status"]
+    assert (status["state"], status["kind"], status["phase"]) == ("failed", "error", "build")
+    assert "6 of 6 trainable parameters" in status["message"]
+    assert "layers.0.linear.weight" in status["message"]
+    assert done.code == 1
+
+
+def test_what_no_first_step_can_show_is_found_in_the_end(planted: dict[str, Done]) -> None:
+    done = planted["still"]
+    found = record(done, "still")
     assert found["status"]["state"] == "invalid"
     assert found["validity"]["verdict"] == "not_training"
     assert found["numerics"]["params_changed"] is False
     assert "no parameter changed in 30 steps" in found["validity"]["reasons"][0]
-    assert done.code == 0
     assert "not_training" in done.out
 
 
 def test_under_strict_a_failed_gate_is_exit_3(planted: dict[str, Done]) -> None:
-    assert planted["strict"].code == 3
+    assert planted["still"].code == 3
 
 
 def test_gradients_that_differ_between_ranks(planted: dict[str, Done]) -> None:
@@ -98,6 +123,7 @@ def test_gradients_that_differ_between_ranks(planted: dict[str, Done]) -> None:
     assert found["numerics"]["grads_equal"] is False
     assert found["validity"]["verdict"] == "not_training"
     assert any("differ between ranks" in r for r in found["validity"]["reasons"])
+    assert any("off its float64 reference" in r for r in found["validity"]["reasons"])
 
 
 def test_such_a_cell_cannot_win(command: Command) -> None:
@@ -106,6 +132,7 @@ def test_such_a_cell_cannot_win(command: Command) -> None:
     rows = done.table()["rows"]
     assert [r["verdict"] for r in rows] == ["baseline", "invalid"]
     assert "no parameter changed" in rows[1]["note"]
+    assert rows[1]["state"] == "failed"
 
 
 def test_another_loss_is_other_work(command: Command) -> None:

@@ -53,6 +53,24 @@ def test_only_a_broken_collective_is_communication() -> None:
     assert not is_communication(ValueError("gloo"))
 
 
+@pytest.mark.parametrize(
+    ("message", "timed_out"),
+    [
+        ("[../unbound_buffer.cc:78] Timed out waiting 2000ms for recv operation to complete", True),
+        ("Application timeout caused pair closure", True),
+        ("[../pair.cc:547] Connection closed by peer [127.0.0.1]", False),
+    ],
+)
+def test_what_gloo_says_of_a_broken_collective(
+    message: str, timed_out: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "log").mkdir()
+    write_failure(tmp_path, 0, "backward", 3, RuntimeError(message))
+    (account,) = read_failures(tmp_path)
+    assert (account["kind"], account["communication"]) == ("comm_timeout", True)
+    assert account["timed_out"] is timed_out
+
+
 def test_the_cause_comes_first_even_if_it_was_written_later(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     write_failure(tmp_path, 0, "backward", 3, BROKEN)

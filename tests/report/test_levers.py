@@ -94,3 +94,17 @@ def test_ceilings_and_what_was_left_out() -> None:
         ),
         ("", "320 images/s from the loader alone, without training"),
     ]
+
+
+def test_restarts_say_why_and_what_they_cost() -> None:
+    record = empty_record()
+    assert levers.restart_lines(record) == []
+    died = {"rank": 1, "kind": "worker_died", "message": "rank 1 was ended", "step": 19}
+    record["status"]["restarts"] = [died | {"step": None}, died]
+    record["ledger"]["phases_s"]["restart"] = 7.25
+    assert levers.restart_lines(record) == [
+        ("restarted", "after worker_died of rank 1"),
+        ("", "after worker_died of rank 1 in step 19; 7.2 s lost, went on from step 0"),
+    ]
+    record["checkpoint"]["resumed_from"] = 15
+    assert levers.restart_lines(record)[-1][1].endswith("went on from step 15")

@@ -1,7 +1,8 @@
 """checkpoint=sync: rank 0 writes the whole state with torch.save while all ranks wait.
 
 A directory `step_{08d}` appears by one rename, after its file is on the disk: what has that name
-is whole.
+is whole. Shards are gathered into whole tensors first, so that single, ddp and fsdp read each
+other's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map
 
 from paceline.types import CheckpointError, Context, TrainState, World, at_least
 
@@ -42,6 +46,7 @@ class SyncCheckpoint:
 
     def load(self, state: TrainState) -> int:
         committed = _committed(self._directory)
+        self._agree(committed[-1].name if committed else "none")
         if self._settings.resume == "off" or not committed:
             if self._settings.resume == "required":
                 raise CheckpointError(
@@ -52,19 +57,23 @@ class SyncCheckpoint:
             return 0
         path = committed[-1] / "state.pt"
         saved = torch.load(path, map_location="cpu", weights_only=True)
-        if len(saved["rng"]) != self._world.world_size:
+        ranks = saved["ranks"]
+        if len(ranks) != self._world.world_size:
             raise CheckpointError(
-                f"{path} was saved by {len(saved['rng'])} ranks, this job has "
-                f"{self._world.world_size}"
+                f"{path} was saved by {len(ranks)} ranks, this job has {self._world.world_size}"
             )
-        state.model.load_state_dict(saved["model"])
-        state.optimizer.load_state_dict(saved["optimizer"])
+        mine = ranks[self._world.rank]
+        set_model_state_dict(
+            state.model, saved["model"], options=StateDictOptions(full_state_dict=True)
+        )
+        state.optimizer.load_state_dict(_shared_out(saved["optimizer"], state.optimizer))
+        state.comm_hook.load_state_dict(mine["comm_hook"])
         state.scheduler.load_state_dict(saved["scheduler"])
         state.precision.load_state_dict(saved["precision"])
         state.data.load_state_dict(saved["data"])
         state.history.update(saved["history"])
         state.step = self._resumed_from = saved["step"]
-        _set_rng(saved["rng"][self._world.rank])
+        _set_rng(mine["rng"])
         print(f"resumed from step {state.step}", flush=True)
         return state.step
 
@@ -75,10 +84,20 @@ class SyncCheckpoint:
             return False
         start = time.perf_counter()
         state.fold()
-        rng = _gather(_get_rng(), self._world)
+        own = {"rng": _get_rng(), "comm_hook": state.comm_hook.state_dict()}
+        whole = {
+            "step": step,
+            "model": _whole(state.model.state_dict()),
+            "optimizer": _whole(state.optimizer.state_dict()),
+            "scheduler": state.scheduler.state_dict(),
+            "precision": state.precision.state_dict(),
+            "data": state.data.state_dict(),
+            "history": state.history,
+            "ranks": _gather(own, self._world),
+        }
         written = 0
         if self._world.rank == 0:
-            written = self._write(state, step, rng)
+            written = self._write(whole, step)
         if not self._world.alone:
             dist.barrier()
         seconds = time.perf_counter() - start
@@ -96,20 +115,20 @@ class SyncCheckpoint:
     def finish(self) -> None:
         return None
 
+    def _agree(self, newest: str) -> None:
+        """A node that doesn't see the checkpoint would start afresh while the others go on."""
+        seen = _gather(newest, self._world)
+        if len(set(seen)) > 1:
+            listed = ", ".join(f"rank {rank}: {name}" for rank, name in enumerate(seen))
+            raise CheckpointError(
+                f"the ranks see different newest checkpoints in {self._directory} ({listed}); put "
+                "the job's directory on a file system that all nodes share"
+            )
+
     def report(self) -> dict[str, Any]:
         return {"saves": self._saves, "resumed_from": self._resumed_from}
 
-    def _write(self, state: TrainState, step: int, rng: list[dict[str, Any]]) -> int:
-        whole = {
-            "step": step,
-            "model": state.model.state_dict(),
-            "optimizer": state.optimizer.state_dict(),
-            "scheduler": state.scheduler.state_dict(),
-            "precision": state.precision.state_dict(),
-            "data": state.data.state_dict(),
-            "history": state.history,
-            "rng": rng,
-        }
+    def _write(self, whole: dict[str, Any], step: int) -> int:
         final = self._directory / f"step_{step:08d}"
         staging = self._directory / f".staging_{step:08d}"
         shutil.rmtree(staging, ignore_errors=True)
@@ -128,6 +147,29 @@ class SyncCheckpoint:
         return written
 
 
+def _whole(tree: Any) -> Any:
+    """Every shard as the whole tensor, on the host: a collective for each."""
+    return tree_map(lambda t: t.full_tensor().cpu() if isinstance(t, DTensor) else t, tree)
+
+
+def _shared_out(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """An optimizer's state of whole tensors, sharded as the parameters that it belongs to."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def shard(value: Any, like: Any) -> Any:
+        if isinstance(like, DTensor) and isinstance(value, torch.Tensor) and value.dim():
+            whole = value.to(like.device)
+            # every rank has read the same: nothing has to travel
+            return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+        return value
+
+    state = {
+        number: {name: shard(value, parameters[number]) for name, value in values.items()}
+        for number, values in saved["state"].items()
+    }
+    return saved | {"state": state}
+
+
 def _committed(directory: Path) -> list[Path]:
     return sorted(directory.glob("step_*"))
 
@@ -141,7 +183,7 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _gather(mine: dict[str, Any], world: World) -> list[dict[str, Any]]:
+def _gather(mine: Any, world: World) -> list[Any]:
     if world.alone:
         return [mine]
     everyone: list[Any] = [None] * world.world_size

@@ -19,11 +19,14 @@ def columns(table: dict[str, Any], full: bool = True) -> dict[str, list[str]]:
     named = {tuple(row["overrides"].values()) for row in rows}
     if full or len(named) < len(rows) or not table["swept"]:
         found["cell"] = [row["name"] for row in rows]
+    found |= _sizes(table, full)
     unit = table["unit"]
     rate = f"{unit}/s" if unit else "rate"
     found[rate] = [_rate(row, show_unit=not unit) for row in rows]
     found["steady"] = [figure(row["steady_units_per_s"]) for row in rows]
     found["ratio"] = [_ratio(row) for row in rows]
+    if any(row["scaling_efficiency"] is not None for row in rows):
+        found["efficiency"] = [figure(row["scaling_efficiency"], ".1%") for row in rows]
     found["verdict"] = [verdict(row) for row in rows]
     if any(row["compile_s"] is not None for row in rows):
         found["compile s"] = [_compile_s(row) for row in rows]
@@ -32,8 +35,8 @@ def columns(table: dict[str, Any], full: bool = True) -> dict[str, list[str]]:
         found["recompiles"] = [_recompiles(row) for row in rows]
     found["peak GiB"] = [figure(row["peak_memory_gib"], ".2f") for row in rows]
     found["final loss"] = [figure(row["final_loss"], ".4f") for row in rows]
-    if any(row["loss_deviation"] for row in rows):
-        found["loss off"] = [_off(row["loss_deviation"]) for row in rows]
+    if any(row["loss_deviation"] or row["numerics"]["verdict"] == "diverged" for row in rows):
+        found["numerics"] = [_numerics(row) for row in rows]
     found["note"] = [row["note"] or "" for row in rows]
     return found
 
@@ -61,6 +64,18 @@ def half_width(interval: list[Any] | None) -> str:
         return ""
     percent = 100 * (high - low) / (high + low)
     return " ± over 100 %" if percent > 100 else f" ± {percent:.1f} %"
+
+
+def _sizes(table: dict[str, Any], full: bool) -> dict[str, list[str]]:
+    """Ranks and both batch sizes, where rows differ in one; how they scale, where not all alike."""
+    rows, found = table["rows"], {}
+    shown = {"ranks": "world_size", "batch": "global_batch_size", "per rank": "per_rank_batch_size"}
+    if full or any(len({row[key] for row in rows}) > 1 for key in shown.values()):
+        found = {name: [figure(row[key], ",") for row in rows] for name, key in shown.items()}
+    modes = {row["scaling_mode"] for row in rows if row["scaling_mode"]}
+    if len(modes) > 1 and "scaling.mode" not in table["swept"]:
+        found["scaling"] = [row["scaling_mode"] or "-" for row in rows]
+    return found
 
 
 def _short(key: str, keys: list[str]) -> str:
@@ -106,5 +121,9 @@ def _recompiles(row: dict[str, Any]) -> str:
     return f"{row['recompiles']} in {row['recompile_s']:.1f} s" if row["recompiles"] else "-"
 
 
-def _off(deviation: Any) -> str:
-    return figure(deviation, ".1e") if isinstance(deviation, float) else str(deviation or "-")
+def _numerics(row: dict[str, Any]) -> str:
+    """`equal`, `within 3e-07` of the baseline's losses, `diverged`."""
+    verdict, off = row["numerics"]["verdict"], row["loss_deviation"]
+    if verdict == "within" and isinstance(off, float):
+        return f"within {off:.0e}"
+    return str(verdict or "-")

@@ -85,7 +85,7 @@ def not_run(sweep: dict[str, Any], records: list[Record]) -> list[Record]:
     An entry of `sweep["cells"]` holds the keys of a record's job section; one with a `state` and
     a `message` (a skipped cell) keeps them.
     """
-    have = {_start_of(r["job"]) for r in records}
+    have = {_start_of(r["job"]) for r in records if not r["job"]["nudge"]}
     missing = []
     for entry in sweep.get("cells") or []:
         if _start_of(entry) in have:
@@ -148,6 +148,7 @@ def _add_job(record: Record, path: Path) -> Record:
     job = {
         "name": frozen.get("name"),
         "overrides": frozen.get("overrides"),
+        "nudge": frozen.get("nudge"),
         "repeat": config.get("repeat"),
         "tag": config.get("tag"),
         "seed": (config.get("run") or {}).get("seed"),

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from paceline.compare import hygiene, pairs
+from paceline.compare import hygiene, pairs, scaling
 from paceline.compare.columns import columns
+from paceline.compare.numerics import Agreement
 from paceline.compare.pairs import Cell, Record, rated
-from paceline.compare.verdict import Verdict, deviation, judge, why_unrated, worst
+from paceline.compare.verdict import Verdict, agreement, judge, why_unrated, worst
 from paceline.record.measure import t_interval
 from paceline.record.schema import RAN, write_json
 
@@ -30,12 +31,15 @@ def make(
 ) -> dict[str, Any]:
     """The contents of table.json (docs/design.md, 7). `sweep`: sweep.json, for its baseline;
     `force`: rank cells although they were measured on different machines or versions."""
-    cells = [Cell(c.name, c.overrides, _current(c.records)) for c in pairs.cells(records)]
+    nudged = [record for record in records if record["job"]["nudge"]]
+    rest = [record for record in records if not record["job"]["nudge"]]
+    cells = [Cell(c.name, c.overrides, _current(c.records)) for c in pairs.cells(rest)]
     if not cells:
         return {"swept": [], "baseline": None, "unit": None, "notes": [], "rows": []}
     base = pairs.baseline(cells, baseline, sweep)
     swept = pairs.swept_keys(cells)
-    rows = [_row(cell, base, swept, force) for cell in cells]
+    rows = [_row(cell, base, swept, nudged, force) for cell in cells]
+    scaling.add_efficiency(rows, base.name)
     compared = [record for cell in cells for record in cell.records if rated(record)]
     notes = hygiene.differences(compared)
     if any(row["withheld"] for row in rows):
@@ -74,23 +78,26 @@ def _current(records: list[Record]) -> list[Record]:
     ]
 
 
-def _row(cell: Cell, base: Cell, swept: list[str], force: bool) -> dict[str, Any]:
+def _row(
+    cell: Cell, base: Cell, swept: list[str], nudged: list[Record], force: bool
+) -> dict[str, Any]:
     valid = [r for r in cell.records if rated(r)]
-    judged, withheld = _judged(cell, base, force)
-    off, diverged = deviation(cell, base)
+    found = agreement(cell, base, nudged)
+    judged, withheld = _judged(cell, base, found, force)
     shown, bad = (valid or cell.records)[0], worst(cell.records)
     chosen = pairs.settings(cell.overrides)
     throughput, effective = shown["throughput"], shown["requested"] | shown["effective"]
     rate, compiling = pooled_rate(valid), _compiling(valid)
     verdicts = [r["validity"]["verdict"] for r in cell.records if not rated(r)]
-    invalid = next((v for v in verdicts if v not in (None, "valid")), None)
+    diverged = "diverged" if found.verdict == "diverged" else None
+    invalid = diverged or next((v for v in verdicts if v not in (None, "valid")), None)
     return {
         "name": cell.name,
         "dir": shown["job"]["dir"],
         "overrides": {key: chosen.get(key, "default") for key in swept},
         "state": bad["status"]["state"],
         "kind": bad["status"]["kind"],
-        "validity": "diverged" if diverged else invalid or ("valid" if valid else None),
+        "validity": invalid or ("valid" if valid else None),
         "steady_units_per_s": _mean(valid, lambda r: r["throughput"]["steady_units_per_s"]),
         "sustained_units_per_s": rate["sustained_units_per_s"],
         "ci95": rate["ci95"],
@@ -101,18 +108,24 @@ def _row(cell: Cell, base: Cell, swept: list[str], force: bool) -> dict[str, Any
         "peak_memory_gib": max(filter(None, map(_peak_gib, valid)), default=None),
         "final_loss": _mean(valid, lambda r: r["numerics"]["final_loss"]),
         "eval_loss": _mean(valid, lambda r: r["numerics"]["eval_loss"]),
-        "loss_deviation": off if off is None or math.isfinite(off) else repr(off),
+        **_numerics(found),
         "data_wait_share": _mean(valid, _data_wait_share),
         "unit": throughput["unit"],
         "repeats": len(valid),
         "ci_scope": rate["ci_scope"],
-        "world_size": effective.get("world_size"),
         "threads_per_rank": effective.get("threads_per_rank"),
-        "global_batch_size": throughput["global_batch_size"],
-        "micro_batch_size": throughput["micro_batch_size"],
+        **scaling.sizes(shown),
         **compiling,
         "note": _note(cell, valid, judged),
         "withheld": withheld,
+    }
+
+
+def _numerics(found: Agreement) -> dict[str, Any]:
+    off = found.deviation
+    return {
+        "loss_deviation": off if off is None or math.isfinite(off) else repr(off),
+        "numerics": {"verdict": found.verdict, "gate": found.gate, "reason": found.reason},
     }
 
 
@@ -135,9 +148,9 @@ def _compiling(valid: list[Record]) -> dict[str, Any]:
     }
 
 
-def _judged(cell: Cell, base: Cell, force: bool) -> tuple[Verdict, bool]:
+def _judged(cell: Cell, base: Cell, found: Agreement, force: bool) -> tuple[Verdict, bool]:
     """The verdict; can't tell, and True, when this cell and the baseline met other machines."""
-    judged = judge(cell, base)
+    judged = judge(cell, base, found)
     if force or judged.verdict not in RANKED:
         return judged, False
     unsafe = hygiene.blocking([r for r in cell.records + base.records if rated(r)])
@@ -202,6 +215,8 @@ def _csv(table: dict[str, Any]) -> str:
             if key in ("ci95", "ratio_ci95"):
                 low, high = value or (None, None)
                 line |= {f"{key}_low": low, f"{key}_high": high}
+            elif key == "numerics":
+                line |= {"numerics": value["verdict"], "numerics_gate": value["gate"]}
             elif key != "overrides":
                 line[key] = value
         lines.append(line)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from paceline.compare.numerics import losses_agree
-from paceline.compare.pairs import Cell, pairs, partner, rated
+from paceline.compare.numerics import Agreement, agree
+from paceline.compare.pairs import Cell, Record, pairs, partner, rated
 from paceline.record.measure import t_interval
 
 SAME_MARGIN = 0.02
@@ -28,6 +28,9 @@ WORST_FIRST = (
     "completed",
 )
 
+WORST_AGREEMENT = ("diverged", None, "within", "equal")
+NOT_JUDGED = Agreement(None, None, None, None)
+
 _LARGEST = 700.0  # exp() of more overflows
 
 
@@ -44,16 +47,16 @@ class Verdict:
     note: str | None
 
 
-def judge(cell: Cell, base: Cell) -> Verdict:
-    """Rank a cell by the geometric mean of its paired ratios and their t interval."""
+def judge(cell: Cell, base: Cell, found: Agreement) -> Verdict:
+    """Rank a cell by the geometric mean of its paired ratios and their t interval. `found`: its
+    `agreement` with the baseline."""
     valid = [r for r in cell.records if rated(r)]
     if not valid:
         return Verdict(None, None, "invalid", why_unrated(worst(cell.records)))
     if cell.key == base.key:
         return Verdict(1.0, None, "baseline", None)
-    _, diverged = deviation(cell, base)
-    if diverged:
-        return Verdict(None, None, "invalid", f"diverged: {diverged}")
+    if found.verdict == "diverged":
+        return Verdict(None, None, "invalid", f"diverged: {found.reason}")
     if not any(rated(r) for r in base.records):
         return Verdict(None, None, "cant_tell", f"the baseline {base.name} has no valid rate")
     ratio, interval = paired_ratio(pairs(cell, base))
@@ -80,19 +83,25 @@ def paired_ratio(
     return _exp(logs.value), (_exp(logs.low), _exp(logs.high))
 
 
-def deviation(cell: Cell, base: Cell) -> tuple[float | None, str | None]:
-    """The numerics gate over all valid repeats: (largest deviation, the first reason)."""
-    largest, reason = None, None
+def agreement(cell: Cell, base: Cell, nudged: list[Record]) -> Agreement:
+    """The numerics gates over all repeats: the worst verdict of any, the largest deviation. A job
+    that its own gates found wrong has diverged whatever its losses are."""
     known = next((r for r in base.records if rated(r)), None)
+    wrong = next((r for r in cell.records if r["validity"]["verdict"] == "diverged"), None)
+    if wrong is not None:
+        off = None if known is None else agree(wrong, known, nudged).deviation
+        return Agreement("diverged", "gradient", wrong["validity"]["reasons"][0], off)
     if cell.key == base.key or known is None:
-        return None, None
-    for record in cell.records:
-        if not rated(record):
-            continue
-        off, why = losses_agree(record, partner(record, base) or known)
-        largest = off if largest is None else largest if off is None else max(largest, off)
-        reason = reason or why
-    return largest, reason
+        return NOT_JUDGED
+    found = [
+        agree(record, partner(record, base) or known, nudged)
+        for record in cell.records
+        if rated(record)
+    ]
+    if not found:
+        return NOT_JUDGED
+    largest = max((f.deviation for f in found if f.deviation is not None), default=None)
+    return replace(min(found, key=lambda f: WORST_AGREEMENT.index(f.verdict)), deviation=largest)
 
 
 def worst(records: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
@@ -73,7 +73,11 @@ class Compiler:
         self._backend = _backend(settings.backend)
         self._watch = Watch()
 
-    def __call__(self, module: nn.Module) -> None:
+    def __call__(self, module: nn.Module, inner: Sequence[nn.Module] = ()) -> None:
+        if inner:
+            for part in inner:
+                self._compile(part)
+            return
         if self._settings.scope == "model":
             self._compile(module)
             return

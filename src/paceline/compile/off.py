@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,7 @@ class Off:
 class Eager:
     compare_eager = False
 
-    def __call__(self, module: nn.Module) -> None:
+    def __call__(self, module: nn.Module, inner: Sequence[nn.Module] = ()) -> None:
         return None
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:

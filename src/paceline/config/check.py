@@ -15,7 +15,7 @@ import msgspec
 from paceline.config.build import is_settings, locate, settings
 from paceline.config.hints import checkable, converted, hints_of, spoken
 from paceline.config.words import bare_off, first_line, shown, suggest
-from paceline.types import Run, Sweep
+from paceline.types import Run, Scaling, Sweep
 
 GROUPS = (
     *("model", "data", "loss", "optimizer", "scheduler", "precision", "compile", "strategy"),
@@ -24,7 +24,7 @@ GROUPS = (
 )
 """Top-level nodes with a `_target_`: what a job is made of."""
 
-PLAIN = {"run": Run, "sweep": Sweep}
+PLAIN = {"run": Run, "scaling": Scaling, "sweep": Sweep}
 """Top-level nodes that are settings without a `_target_`."""
 
 SCALARS = {"repeat": int, "tag": str | None, "strict": bool, "plan": bool}

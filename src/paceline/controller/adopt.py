@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.controller.launch import Ended
+from paceline.record.failure import read_failures
 
 KEY, DISMISSED = "paceline/job", "dismissed "
 
@@ -71,6 +72,8 @@ def _run(path: str, start: float, store: Any) -> Ended:
 
     rank = int(os.environ["RANK"])
     try:
-        return Ended(returned={rank: run(path, start, PrefixStore("paceline/group", store))})
-    except Exception:
-        return Ended(exits={rank: 1})  # rank.main has left this rank's account
+        ended = Ended(returned={rank: run(path, start, PrefixStore("paceline/group", store))})
+    except Exception:  # rank.main has left this rank's account
+        ended = Ended(exits={rank: 1})
+    ended.failures = read_failures(Path(path).parent)
+    return ended

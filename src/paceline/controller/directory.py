@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,14 @@ from typing import Any
 from paceline.record.schema import RAN, read_json
 from paceline.types import ConfigError
 
-KEPT = ("checkpoint", ".hydra", "job.yaml", ".lock", "attempts")
+FROZEN, NODE_FROZEN = "job.yaml", "node.yaml"
+"""All that a rank ever reads: on node 0, and on any other, whose directory is no job of its own."""
+
+KEPT = ("checkpoint", ".hydra", FROZEN, NODE_FROZEN, ".lock", "attempts")
 """What a second attempt goes on with; all else belongs to the attempt that wrote it."""
+
+NODE = re.compile(r"node\d+")
+"""Directories of other nodes on the same file system: each sets its own aside."""
 
 
 @contextmanager
@@ -58,11 +65,22 @@ def finished(directory: Path) -> dict[str, Any] | None:
 
 def set_aside(directory: Path) -> None:
     """Move what an earlier, unfinished attempt left to attempts/{n}."""
-    left = [p for p in directory.iterdir() if p.name not in KEPT]
-    if not (directory / "status.json").exists():
+    left = [p for p in directory.iterdir() if p.name not in KEPT and not NODE.fullmatch(p.name)]
+    if not any((directory / sign).exists() for sign in ("status.json", NODE_FROZEN)):
         return
     number = len(list((directory / "attempts").glob("*"))) + 1
     attempt = directory / "attempts" / f"{number:03d}"
     attempt.mkdir(parents=True)
     for path in left:
         shutil.move(path, attempt / path.name)
+
+
+def keep_log(directory: Path, restart: int) -> None:
+    """Before ranks are started again: move what the attempt before left to log/restart{n}."""
+    log = directory / "log"
+    kept = log / f"restart{restart}"
+    kept.mkdir()
+    results = [directory / name for name in ("result.json", "steps.npz")]
+    for path in [*log.iterdir(), *results]:
+        if path.exists() and not path.name.startswith("restart"):
+            shutil.move(path, kept / path.name)

@@ -13,7 +13,7 @@ NOT_THE_JOB = ("hydra", "repeat", "plan", "strict", "sweep")
 
 NOT_THE_CELL = {
     "checkpoint": ("resume",),
-    "launch": ("node_rank", "rdzv_endpoint", "stop_grace_s"),
+    "launch": ("node_rank", "rdzv_endpoint", "meet_timeout_s", "stop_grace_s"),
 }
 """Keys inside groups that are outside config_hash."""
 
@@ -27,7 +27,7 @@ NAMED = ("model", "strategy", "precision", "compile")
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """Names a cell: everything but repeat, resume, node rank and output paths."""
+    """Names a cell: everything but repeat, resume, node rank and output paths, as typed."""
     return _digest(
         {
             key: _without(node, NOT_THE_CELL.get(key, ()))
@@ -38,7 +38,8 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 
 def work_hash(config: Mapping[str, Any]) -> str:
-    """Names a training: jobs with the same one must have the same losses."""
+    """Names a training: jobs with the same one must have the same losses. Of a frozen config: with
+    the batch and the learning rate that `scaling` made."""
     work = {key: _without(config.get(key), LEVERS.get(key, ())) for key in WORK}
     run = config.get("run") or {}
     return _digest(work | {"run": {key: run.get(key) for key in WORK_OF_RUN}})
@@ -48,6 +49,14 @@ def cell_name(choices: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """Short, safe and readable, unique by its hash: gpt-ddp-fp32-inductor-1a2b3c4d."""
     words = [re.sub(r"[^A-Za-z0-9_]+", "_", str(choices.get(group) or "own")) for group in NAMED]
     return f"{'-'.join(words)[:60]}-{config_hash(config)[:8]}"
+
+
+def compared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted key -> value of what all nodes of a job must have alike: what names the job, and
+    what decides how it ends."""
+    kept = ("repeat", "strict", *(key for key in config if key not in NOT_THE_JOB))
+    nodes = {key: _without(config[key], NOT_THE_CELL.get(key, ())) for key in kept}
+    return dict(_leaves("", nodes))
 
 
 def unhashed(key: str) -> bool:
@@ -62,6 +71,12 @@ def _without(node: Any, keys: tuple[str, ...]) -> Any:
     if not isinstance(node, Mapping):
         return node
     return {k: v for k, v in node.items() if k not in keys}
+
+
+def _leaves(prefix: str, node: Any) -> list[tuple[str, Any]]:
+    if isinstance(node, Mapping) and node:
+        return [x for k, v in node.items() for x in _leaves(f"{prefix}.{k}".strip("."), v)]
+    return [(prefix, node)]
 
 
 def _digest(value: Any) -> str:

@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 import datetime
-import os
-import signal
+import socket
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import yaml
 from rich.console import Console
 
 from paceline import config as checker
-from paceline.controller.adopt import run_adopted
-from paceline.controller.directory import claim, finished, set_aside
-from paceline.controller.launch import Ended, run_ranks
+from paceline.controller.agreement import introduction
+from paceline.controller.attempt import follow, freeze, node_directory, run_attempt, say_restart
+from paceline.controller.directory import FROZEN, claim, finished, keep_log, set_aside
+from paceline.controller.launch import Ended
+from paceline.controller.meet import Follower, Lead, open_meeting
 from paceline.controller.plan import Job
+from paceline.controller.rules import local_world_size
 from paceline.controller.session import SESSION, Interrupted
-from paceline.controller.watch import Watch
-from paceline.record.failure import MORE_MEMORY, read_failures
+from paceline.record.failure import cause
 from paceline.record.schema import RAN, empty_record, read_json, write_json
 from paceline.report import tensorboard, terminal
 from paceline.types import Failed
-
-OWN_ERRORS = ("DataError", "Nonfinite", "CheckpointError")
-"""Their messages are whole sentences; any other error is shown with its type."""
 
 
 def run_job(job: Job, console: Console) -> float | Failed:
     """The job's sustained rate, or why it has none. A job that is finished is shown, not run.
 
-    Raises Interrupted when it was told to stop, ConfigError when its directory is in use.
+    Raises Interrupted when it was told to stop, ConfigError when its directory is in use, or the
+    nodes of the job don't come together.
     """
-    with claim(job.directory):
+    with (
+        open_meeting(job, adopted=SESSION.store is not None) as meeting,
+        claim(node_directory(job.directory, meeting.node_rank)),
+    ):
+        if isinstance(meeting, Follower):
+            return follow(job, meeting, console)
         record = finished(job.directory)
+        known = None if record is None else told(record, job)
+        meeting.agree(introduction(job, meeting.node_rank), known)
         if record is None:
-            record = _measure(job, console)
+            record = _measure(job, meeting, console)
         else:
             console.print(f"[dim]finished before: {job.name}[/dim]", highlight=False)
     _show(record, job, console)
@@ -47,55 +52,62 @@ def run_job(job: Job, console: Console) -> float | Failed:
     return rate
 
 
-def freeze(job: Job) -> Path:
-    """Write job.yaml: all that a rank ever reads."""
-    path = job.directory / "job.yaml"
-    frozen = {
-        "name": job.name,
-        "identity": {"config_hash": job.config_hash, "work_hash": job.work_hash},
-        "overrides": job.overrides,
-        "requested": job.requested,
-        "config": job.config,
-    }
-    temporary = path.with_name(f".job.yaml.{os.getpid()}")
-    temporary.write_text(yaml.safe_dump(frozen, sort_keys=False))
-    os.replace(temporary, path)
-    return path
-
-
-def _measure(job: Job, console: Console) -> dict[str, Any]:
+def _measure(job: Job, meeting: Lead, console: Console) -> dict[str, Any]:
     set_aside(job.directory)
-    (job.directory / "log").mkdir(exist_ok=True)
-    job_yaml = freeze(job)
+    frozen = freeze(job, job.directory / FROZEN)
     section = job.section(SESSION.command) | {"started_at": now()}
     status = job.directory / "status.json"
     write_json(status, {"job": section, "status": {"state": "running", "phase": "startup"}})
-    start = time.perf_counter()
-    launch, adopted = job.config["launch"], SESSION.store is not None
-    # an outer launcher shows its ranks' output itself
-    with Watch(job.directory, 0 if adopted else job.requested["world_size"], console):
-        if adopted:
-            ended = run_adopted(job_yaml, start, SESSION.store)
-        else:
-            world_size = job.requested["world_size"]
-            ended = run_ranks(job_yaml, world_size, launch["stop_grace_s"], start)
-            SESSION.signal = ended.signal
-    record = complete(job, section, ended, start, time.perf_counter())
+    start = began = time.perf_counter()
+    restarts: list[dict[str, Any]] = []
+    while True:
+        attempt = len(restarts)
+        ended = run_attempt(job, frozen, meeting, attempt, began, console)
+        ended.add(*meeting.reports(attempt))
+        found = status_of(job, ended)
+        if not _again(job, ended, found, attempt):
+            break
+        meeting.decide(attempt, None)
+        found = status_of(job, ended, log=f"log/restart{attempt + 1}")
+        restarts.append({key: found[key] for key in ("rank", "kind", "message", "step")})
+        say_restart(restarts, job, console)
+        keep_log(job.directory, len(restarts))
+        began = time.perf_counter()
+    record = complete(job, section, ended, start, time.perf_counter(), restarts, began)
     write_json(job.directory / "result.json", record)
     write_json(status, {"job": record["job"], "status": record["status"]})
+    meeting.decide(attempt, told(record, job))
     if record["status"]["state"] in RAN:
         tensorboard.write(job.directory, record)
     return record
 
 
+def _again(job: Job, ended: Ended, found: dict[str, Any], attempt: int) -> bool:
+    """Start all ranks once more? Not after a signal, nor without a node: that can't come back."""
+    left = job.config["launch"]["max_restarts"] - attempt
+    return found["state"] == "failed" and left > 0 and not ended.lost and not ended.signal
+
+
 def complete(
-    job: Job, section: dict[str, Any], ended: Ended, start: float, end: float
+    job: Job,
+    section: dict[str, Any],
+    ended: Ended,
+    start: float,
+    end: float,
+    restarts: Sequence[dict[str, Any]] = (),
+    began: float | None = None,
 ) -> dict[str, Any]:
-    """The ranks' part of the record with what only the controller knows; or a failure's record."""
+    """The ranks' part of the record with what only the controller knows; or a failure's record.
+    `began`: the last attempt; `start`, `end`: of the whole job, on the same clock."""
     record = read_json(job.directory / "result.json") or empty_record()
     record["job"] |= section
     record["requested"] = job.requested
-    record["status"] |= _status(job, ended, record)
+    record["status"] |= status_of(job, ended) | {"restarts": list(restarts)}
+    wrong = record["validity"]["verdict"] in ("not_training", "diverged")
+    if wrong and record["status"]["exit_code"] == 0:
+        record["status"]["state"] = "invalid"
+    if restarts and began is not None:
+        record["ledger"]["phases_s"]["restart"] = began - start
     _close_ledger(record, end - start, end)
     if record["status"]["state"] in RAN:
         units = record["throughput"]["units_used"]
@@ -105,61 +117,20 @@ def complete(
     return record
 
 
-def _status(job: Job, ended: Ended, record: dict[str, Any]) -> dict[str, Any]:
-    failures = read_failures(job.directory)
+def status_of(job: Job, ended: Ended, log: str = "log") -> dict[str, Any]:
+    """How an attempt ended on all nodes. `log`: where its logs lie."""
     outcomes = set(ended.returned.values())
-    if outcomes == {"completed"} and not failures:
-        trained = record["validity"]["verdict"] != "not_training"
-        return {"state": "completed" if trained else "invalid", "exit_code": 0}
+    if outcomes == {"completed"} and not ended.failures and not ended.lost:
+        return {"state": "completed", "exit_code": 0}
     if ended.signal or outcomes & {"preempted", "interrupted"}:
         state = "preempted" if outcomes == {"preempted"} else "interrupted"
         how = "stopped at a step's end" if outcomes else "stopped before it had trained"
         how = "killed: it did not stop in time" if ended.killed else how
         return {"state": state, "message": how, "exit_code": 75 if state == "preempted" else 130}
-    return {"state": "failed", "exit_code": 1} | _cause(
-        failures, ended, job.requested["world_size"]
-    )
-
-
-def _cause(failures: list[dict[str, Any]], ended: Ended, world_size: int) -> dict[str, Any]:
-    """The rank whose account names a cause of its own, else the one that left no account: a rank
-    that dies without a word breaks the collectives of all others."""
-    silent = sorted(set(range(world_size)) - {f["rank"] for f in failures})
-    broken = [f["rank"] for f in failures if f["communication"]]
-    if failures and not (failures[0]["communication"] and silent):
-        keys = ("kind", "phase", "step", "rank", "traceback")
-        cause = {key: failures[0][key] for key in keys} | {"message": _sentence(failures[0])}
-    else:
-        rank = next((r for r in ended.exits if r in silent), silent[0])
-        code = ended.exits.get(rank)
-        starved = ended.oom_kills > 0 and code == -signal.SIGKILL
-        cause = {
-            "kind": "oom" if starved else "worker_died",
-            "rank": rank,
-            "message": _death(rank, code) + (f"\n{MORE_MEMORY}" if starved else ""),
-        }
-        cause |= {key: failures[0][key] if failures else None for key in ("phase", "step")}
-    others = [str(r) for r in sorted({*silent, *broken}) if r != cause["rank"]]
-    if others:
-        words = f"rank{'s' * (len(others) > 1)} {', '.join(others)}"
-        cause["message"] += f"\n{words}: terminated because of rank {cause['rank']}"
-    return cause
-
-
-def _sentence(failure: dict[str, Any]) -> str:
-    kind, message = failure["type"], failure["message"]
-    in_our_words = failure["explained"] or kind in OWN_ERRORS or kind == message
-    return message if in_our_words else f"{kind}: {message}"
-
-
-def _death(rank: int, code: int | None) -> str:
-    if code is None:
-        return f"rank {rank} ended without a word; see log/rank{rank}.log"
-    if code >= 0:
-        return f"rank {rank} left with exit code {code}; see log/rank{rank}.log"
-    name = signal.Signals(-code).name
-    why = " (as the kernel does when memory runs out)" if name == "SIGKILL" else ""
-    return f"rank {rank} was ended by {name}{why}; see log/rank{rank}.log"
+    world, starved = job.requested["world_size"], ended.oom_kills > 0
+    local = local_world_size(job.config, world)
+    found = cause(ended.failures, ended.exits, world, local, ended.lost, starved, log)
+    return {"state": "failed", "exit_code": 1} | found
 
 
 def _close_ledger(record: dict[str, Any], wall_s: float, end: float) -> None:
@@ -188,7 +159,7 @@ def outcome(record: dict[str, Any], job: Job) -> float | Failed:
     status, verdict = record["status"], record["validity"]["verdict"]
     state = status["state"]
     SESSION.states.append(state)
-    if job.config["strict"] and state in RAN and verdict != "valid":
+    if _gate_failed(record, job):
         SESSION.gate_failed = True
     if state in ("interrupted", "preempted"):
         raise Interrupted(state)
@@ -197,6 +168,25 @@ def outcome(record: dict[str, Any], job: Job) -> float | Failed:
         reasons = record["validity"]["reasons"]
         return Failed(state, status["kind"] or verdict, status["message"] or "; ".join(reasons))
     return float(rate)
+
+
+def told(record: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The outcome, for the other nodes."""
+    status, validity = record["status"], record["validity"]
+    return {
+        "state": status["state"],
+        "kind": status["kind"],
+        "message": status["message"],
+        "record": f"{socket.gethostname()}:{job.directory}/result.json",
+        "rate": record["throughput"]["sustained_units_per_s"],
+        "gate_failed": _gate_failed(record, job),
+        "reasons": validity["reasons"],
+    }
+
+
+def _gate_failed(record: dict[str, Any], job: Job) -> bool:
+    ran, verdict = record["status"]["state"] in RAN, record["validity"]["verdict"]
+    return bool(job.config["strict"]) and ran and verdict != "valid"
 
 
 def now() -> str:

@@ -21,6 +21,12 @@ from typing import Any
 
 import psutil
 
+from paceline.controller.elastic import environment, fixed, rank_setup
+from paceline.controller.meet import Follower, Lead
+from paceline.record.failure import in_order, read_failures
+
+Meeting = Lead | Follower
+
 PRELOAD = [
     "paceline.rank.bound",
     "torch",
@@ -33,20 +39,52 @@ FORKSERVER_ENV = {
     "PYTHONSAFEPATH": "1",  # a random.py in the working directory must not be imported
     "KINETO_LOG_LEVEL": "5",  # the profiler announces its every start and stop otherwise
 }
+AGENT_ENV = {
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT",  # it wants one; SIGHUP stays ignored under nohup
+    "TORCH_ELASTIC_WORKER_IDENTICAL": "1",  # ranks follow from the node's, nobody is asked
+}
+CHATTY = (
+    "torch.distributed.elastic",
+    "torch.distributed.elastic.agent.server.api",  # has a level of its own
+    "torch.multiprocessing.spawn",
+)
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-FORWARD_EVERY_S = 0.5
+LOOK_EVERY_S = 0.5
 
 
 @dataclass
 class Ended:
-    """How the ranks ended. `exits`: local rank -> exit code of those that failed. `oom_kills`:
-    how many processes of this machine the kernel ended meanwhile, for want of memory."""
+    """How the ranks ended, by rank. `exits`: exit codes of those that failed by themselves.
+    `failures`: their own accounts. `oom_kills`: how many processes of this machine the kernel
+    ended meanwhile, for want of memory. `lost`: node -> what became of it. `put_down`: ranks here
+    were killed because another had failed."""
 
     returned: dict[int, str] = field(default_factory=dict)
     exits: dict[int, int] = field(default_factory=dict)
     signal: int = 0
     killed: bool = False
     oom_kills: int = 0
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    lost: dict[int, str] = field(default_factory=dict)
+    put_down: bool = False
+
+    def report(self) -> dict[str, Any]:
+        """For another node, as JSON."""
+        names = ("signal", "killed", "oom_kills", "failures")
+        pairs = {"returned": list(self.returned.items()), "exits": list(self.exits.items())}
+        return pairs | {name: getattr(self, name) for name in names}
+
+    def add(self, reports: dict[int, dict[str, Any]], lost: dict[int, str]) -> None:
+        """What the other nodes reported, and which of them are lost."""
+        for said in reports.values():
+            self.returned |= dict(said["returned"])
+            self.exits |= dict(said["exits"])
+            self.signal = self.signal or said["signal"]
+            self.killed = self.killed or said["killed"]
+            self.oom_kills += said["oom_kills"]
+            self.failures += said["failures"]
+        self.failures = in_order(self.failures)
+        self.lost |= lost
 
 
 def ensure_forkserver() -> int:
@@ -78,37 +116,52 @@ def stop_forkserver() -> None:
         server._stop()
 
 
-def run_ranks(job_yaml: Path, nproc: int, stop_grace_s: float, launched_at: float) -> Ended:
-    """Run `rank.main.run` in `nproc` fresh processes and wait for their end."""
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+def run_ranks(
+    frozen: Path, launch: dict[str, Any], nproc: int, meeting: Meeting, attempt: int, began: float
+) -> Ended:
+    """Run `rank.main.run` in `nproc` fresh processes on this node and wait for their end.
+
+    `frozen`: what they read; their logs lie beside it. `attempt`: how often ranks were started
+    again, the same on all nodes. `began`: of this attempt, on the host's monotonic clock.
+    """
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
     from paceline.rank.main import run
 
     server = ensure_forkserver()
-    for chatty in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
+    for chatty in CHATTY:
         logging.getLogger(chatty).setLevel(logging.CRITICAL)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=nproc,
-        run_id=f"{job_yaml.parent.name}-{os.getpid()}-{time.monotonic_ns()}",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="localhost",
-        max_restarts=0,
-        monitor_interval=0.02,
-        start_method="forkserver",
-        logs_specs=_rank_logs(job_yaml.parent / "log"),
-        signals_to_handle="SIGQUIT",  # it wants one; SIGHUP stays ignored under nohup
-    )
     ended, oom_kills_before = Ended(), oom_kills()
-    with _forwarding(server, stop_grace_s, ended):
-        try:
-            ended.returned = elastic_launch(config, run)(str(job_yaml), launched_at)
-        except ChildFailedError as error:
-            ended.exits = {rank: failure.exitcode for rank, failure in error.failures.items()}
+    log = frozen.parent / "log"
+    with _guarding(server, launch["stop_grace_s"], ended, meeting, attempt, log):
+        meeting.begin(attempt)
+        spec = WorkerSpec(
+            role="rank",
+            local_world_size=nproc,
+            entrypoint=run,
+            args=(str(frozen), began),
+            rdzv_handler=fixed(meeting, f"{frozen.parent.name}-{os.getpid()}-{attempt}"),
+            max_restarts=0,  # all nodes restart together: controller/job.py
+            monitor_interval=0.02,
+        )
+        agent = LocalElasticAgent(
+            spec,
+            logs_specs=rank_setup(log, environment(launch, meeting), attempt),
+            start_method="forkserver",
+            exit_barrier_timeout=0.001,  # the meeting's parting takes its place
+        )
+        os.environ |= AGENT_ENV
+        result = agent.run()
+    if result.is_failed():
+        exits = {rank: failure.exitcode for rank, failure in result.failures.items()}
+        ours = -signal.SIGKILL if ended.put_down else 0
+        ended.exits = {rank: code for rank, code in exits.items() if code != ours}
+        meeting.alarm(attempt)
+    else:
+        ended.returned = result.return_values
     ended.oom_kills = oom_kills() - oom_kills_before
+    ended.failures = read_failures(frozen.parent)
     return ended
 
 
@@ -123,32 +176,45 @@ def oom_kills() -> int:
 
 
 @contextmanager
-def _forwarding(server: int, grace_s: float, ended: Ended) -> Iterator[None]:
+def _guarding(
+    server: int, grace_s: float, ended: Ended, meeting: Meeting, attempt: int, log: Path
+) -> Iterator[None]:
     """Pass signals on to the ranks, again and again, for a rank that is still starting misses the
-    first; a second Ctrl-C, or the end of the grace time, kills them."""
+    first; a second Ctrl-C, or the end of the grace time, kills them. So does the end of the grace
+    time after any rank has failed, here or on another node, for those that don't notice."""
     over = threading.Event()
 
     def send() -> None:
         number = signal.SIGKILL if ended.killed else ended.signal
-        _signal_ranks(server, number, with_children=ended.killed)
+        signal_ranks(server, number, with_children=ended.killed)
 
-    def pursue() -> None:
-        deadline = time.monotonic() + grace_s
-        while not over.wait(FORWARD_EVERY_S):
-            ended.killed = ended.killed or time.monotonic() >= deadline
-            send()
+    def watch() -> None:
+        deadline = put_down = float("inf")
+        while not over.wait(LOOK_EVERY_S):
+            now = time.monotonic()
+            if ended.signal:
+                deadline = min(deadline, now + grace_s)
+                ended.killed = ended.killed or now >= deadline
+                send()
+            if put_down == float("inf"):
+                here = any(log.glob("rank*.failure.json"))
+                if here:
+                    meeting.alarm(attempt)
+                if here or meeting.trouble(attempt):
+                    put_down = now + grace_s
+            elif now >= put_down:
+                ended.put_down = True
+                signal_ranks(server, signal.SIGKILL, with_children=True)
 
     def forward(number: int, frame: object) -> None:
-        known = ended.signal
-        ended.killed = ended.killed or bool(known and number == signal.SIGINT)
+        ended.killed = ended.killed or bool(ended.signal and number == signal.SIGINT)
         ended.signal = number
         send()
-        if not known:
-            threading.Thread(target=pursue, daemon=True).start()
 
     here = threading.current_thread() is threading.main_thread()
     before = {s: signal.signal(s, forward) for s in FORWARDED} if here else {}
     quits = signal.getsignal(signal.SIGQUIT)
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
@@ -159,7 +225,7 @@ def _forwarding(server: int, grace_s: float, ended: Ended) -> Iterator[None]:
             signal.signal(signal.SIGQUIT, quits)
 
 
-def _signal_ranks(server: int, number: int, with_children: bool = False) -> None:
+def signal_ranks(server: int, number: int, with_children: bool = False) -> None:
     """`with_children`: their loader workers too, which only notice within seconds."""
     try:
         ranks = psutil.Process(server).children(recursive=with_children)
@@ -170,24 +236,3 @@ def _signal_ranks(server: int, number: int, with_children: bool = False) -> None
             rank.send_signal(number)
         except psutil.NoSuchProcess:
             continue
-
-
-def _rank_logs(directory: Path) -> Any:
-    """Elastic's log specification for one file a rank: log/rank{N}.log, both streams."""
-    from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
-
-    class RankLogs(LogsSpecs):
-        def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-            files, errors = {}, {}
-            for local, env in envs.items():
-                rank = env["RANK"]
-                files[local] = str(directory / f"rank{rank}.log")
-                errors[local] = str(directory / f"rank{rank}.elastic.json")
-                env["TORCHELASTIC_ERROR_FILE"] = errors[local]
-            return LogsDest(files, files, {}, {}, errors, os.devnull, os.devnull)
-
-        @property
-        def root_log_dir(self) -> str:
-            return str(directory)
-
-    return RankLogs(str(directory))

@@ -19,6 +19,7 @@ from paceline.compare import table as tables
 from paceline.config import suggest
 from paceline.controller.problems import examine
 from paceline.controller.rules import world_size
+from paceline.controller.scaling import job_batch
 from paceline.controller.session import SESSION
 from paceline.record.schema import RAN, read_json, write_json
 from paceline.report.terminal import screen
@@ -77,8 +78,9 @@ def candidates(root: DictConfig) -> list[Candidate]:
     found = examine(root)
     if found.problems or found.broken:
         raise ConfigError([*found.problems, *found.broken])
-    batch = found.config["data"].get("global_batch_size")
-    if not isinstance(batch, int):
+    ranks = world_size(found.config, found.choices)
+    batch = job_batch(found.config, ranks)
+    if batch is None:
         option = found.choices.get("data")
         raise ConfigError(
             [
@@ -86,7 +88,7 @@ def candidates(root: DictConfig) -> list[Candidate]:
                 "a data option that has one"
             ]
         )
-    share = batch // world_size(found.config, found.choices)
+    share = batch // ranks
     return [Candidate(n, share // n) for n in range(1, share + 1) if share % n == 0]
 
 

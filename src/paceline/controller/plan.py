@@ -11,7 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from paceline.controller.identity import cell_name, config_hash, work_hash
 from paceline.controller.problems import examine, typed_in
-from paceline.controller.rules import world_size
+from paceline.controller.rules import local_world_size, world_size
+from paceline.controller.scaling import effective, section
 from paceline.types import ConfigError
 
 
@@ -25,7 +26,8 @@ class CannotRun(ConfigError):
 
 @dataclass(frozen=True)
 class Job:
-    """One job, ready to run. `config` is resolved and plain; `cell` is its name without repeat."""
+    """One job, ready to run. `config` is resolved and plain, with the batch and the learning rate
+    that `scaling` makes of what was typed; `cell` is its name without repeat."""
 
     config: dict[str, Any]
     overrides: list[str]
@@ -38,6 +40,7 @@ class Job:
     repeat: int
     rerun: int = 0
     sweep: str | None = None
+    nudge: dict[str, Any] | None = None  # of a nudged baseline: number, dtype
 
     @property
     def name(self) -> str:
@@ -58,6 +61,7 @@ class Job:
             "seed": self.config["run"]["seed"],
             "command": command,
             "rerun": self.rerun,
+            "nudge": self.nudge,
         }
 
 
@@ -87,15 +91,17 @@ def make_job(root: DictConfig, directory: Path, sweep: str | None = None) -> Job
         # in a sweep, what only breaks a rule is skipped
         raise ConfigError([*found.problems, *([] if sweep else found.broken)])
     config, choices = found.config, found.choices
+    ranks = world_size(config, choices)
+    frozen = effective(config, ranks)
     job = Job(
-        config=config,
+        config=frozen,
         overrides=typed_in(root),
         choices=choices,
         cell=cell_name(choices, config),
         directory=directory.absolute(),
-        requested=_requested(config, choices, world_size(config, choices)),
+        requested=_requested(config, choices, ranks) | {"scaling": section(config, ranks)},
         config_hash=config_hash(config),
-        work_hash=work_hash(config),
+        work_hash=work_hash(frozen),
         repeat=config["repeat"],
         sweep=sweep,
     )
@@ -106,15 +112,17 @@ def make_job(root: DictConfig, directory: Path, sweep: str | None = None) -> Job
 
 def _requested(config: dict[str, Any], choices: dict[str, Any], ranks: int) -> dict[str, Any]:
     threads = config["launch"]["threads_per_rank"]
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    local = local_world_size(config, ranks)
     loader = config["data"].get("loader") or {}
     return {
         "device": _device(config["run"]["device"]),
         "world_size": ranks,
+        "nnodes": config["launch"]["nnodes"],
         "threads_per_rank": max(1, cores() // local) if threads == "auto" else threads,
         "host_memory": config["launch"]["host_memory"],
         "compile": choices.get("compile"),
         "precision": choices.get("precision"),
+        "activation_checkpointing": choices.get("activation_checkpointing"),
         "strategy": choices.get("strategy"),
         "data": {"option": choices.get("data"), "num_workers": loader.get("num_workers")},
         "checkpoint": {

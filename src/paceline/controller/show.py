@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -10,7 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.controller.directory import finished
+from paceline.controller.forecast import forecast
 from paceline.controller.plan import Job, cores
+from paceline.record.memory import gib, is_sharded
+from paceline.report.size import estimate_text
 from paceline.report.terminal import screen
 
 
@@ -27,12 +31,20 @@ def print_plan(
     if len(everything) > 1 and shared:
         _line(console, f"all: {' '.join(shared)}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column in ("job", "overrides", "ranks", "threads a rank", "batch", "state"):
+    for column in ("job", "overrides", "ranks", "threads a rank", "batch", "memory", "state"):
         table.add_column(column, overflow="fold")
+    memory = dict(zip([job.name for job in to_run], forecast(to_run), strict=True))
     for job, words in zip(everything, own, strict=True):
         state = "done" if job in done else "to run" if job in to_run else "skipped"
-        table.add_row(*map(Text, (job.name, " ".join(words) or "(defaults)", *_sizes(job), state)))
+        need = _need(job, memory.get(job.name))
+        cells = (job.name, " ".join(words) or "(defaults)", *_sizes(job), need, state)
+        table.add_row(*map(Text, cells))
     console.print(table)
+    for name, found in memory.items():
+        if len(everything) == 1:
+            _line(console, f"memory of a rank: {estimate_text(found)}")
+        elif not found["fits"]:
+            _line(console, f"memory {name}: {found['advice'] or estimate_text(found)}")
     for job, reason in skipped:
         _line(console, f"skipped {job.name}: {reason}")
     ranks = max((job.requested["world_size"] for job in to_run), default=0)
@@ -67,10 +79,21 @@ def overrides_apart(jobs: list[Job]) -> tuple[list[str], list[list[str]]]:
 
 def _sizes(job: Job) -> tuple[str, str, str]:
     requested = job.requested
-    batch = job.config["data"].get("global_batch_size")
-    parts = requested["world_size"] * job.config["run"]["accumulation_steps"]
-    shares = f" = {parts} x {batch // parts}" if batch and batch % parts == 0 else ""
-    return str(requested["world_size"]), str(requested["threads_per_rank"]), f"{batch}{shares}"
+    ranks, micro_batches = requested["world_size"], job.config["run"]["accumulation_steps"]
+    batch = requested["scaling"]["global_batch_size"]
+    own = requested["scaling"]["per_rank_batch_size"]
+    text = "-" if batch is None else f"{batch} = {ranks} x {own}"
+    if batch and batch % (ranks * micro_batches) == 0 and micro_batches > 1:
+        text += f", each {micro_batches} x {own // micro_batches}"
+    return str(ranks), str(requested["threads_per_rank"]), text
+
+
+def _need(job: Job, found: dict[str, Any] | None) -> str:
+    """`0.079 of 22 GiB`: of a rank, under the strategy of the job."""
+    if found is None or found["advice"] is None:
+        return "-"
+    need = found["fsdp_gib" if is_sharded(job.config["strategy"]) else "ddp_gib"]
+    return f"{gib(need)} of {gib(found['available_gib'])} GiB"
 
 
 def _processes(job: Job) -> int:

@@ -18,6 +18,7 @@ from paceline.compare import table as tables
 from paceline.controller.directory import claim, finished
 from paceline.controller.identity import unhashed
 from paceline.controller.job import now, outcome, run_job
+from paceline.controller.nudged import nudged
 from paceline.controller.plan import CannotRun, Job, make_job
 from paceline.controller.session import SESSION
 from paceline.controller.show import print_plan, print_start
@@ -75,11 +76,14 @@ def run_cells(
     Raises ConfigError before anything starts if any cell is wrong, Interrupted on a signal.
     """
     console = terminal.screen()
+    cells.problems += _several_nodes(cells)
     if cells.problems:
         raise ConfigError(cells.problems)
     if plan_only:
         SESSION.sweep_dir = None  # nothing ran: no table
         print_plan(cells.jobs, cells.skipped, console)
+        first = cells.jobs[0].config_hash if cells.jobs else None
+        _say_nudged(nudged(cells.jobs, first), console)
         raise SystemExit(0)
     if SESSION.held_sweep != sweep_dir:  # a sweeper may come back with more cells
         SESSION.held.enter_context(claim(sweep_dir))
@@ -104,12 +108,46 @@ def run_cells(
         if isinstance(done[job.name], Failed) and on_failure == "stop":
             console.print("stopped: sweep.on_failure=stop", highlight=False)
             break
+    else:
+        _run_nudged(jobs, sweep_dir, console)
     for job in jobs:
         if job.name not in done:
             record = finished(job.directory)
             not_run = Failed("pending", None, "not run")
             done[job.name] = not_run if record is None else outcome(record, job)
     return done
+
+
+def _several_nodes(cells: Cells) -> list[str]:
+    """The nodes of a sweep would have to take the same cell at the same time."""
+    nnodes = max((job.config["launch"]["nnodes"] for job in cells.jobs), default=1)
+    if nnodes == 1:
+        return []
+    return [
+        f"launch.nnodes={nnodes}: a sweep runs its cells on this node alone; run each by itself, "
+        "one command a node and job, or hydra/launcher=slurm"
+    ]
+
+
+def _run_nudged(jobs: list[Job], sweep_dir: Path, console: Console) -> None:
+    """After the cells: no rate depends on them."""
+    sweep = read_json(sweep_dir / "sweep.json") or {}
+    missing = [job for job in nudged(jobs, sweep["baseline"]) if finished(job.directory) is None]
+    _say_nudged(missing, console)
+    for job in missing:
+        run_job(job, console)
+
+
+def _say_nudged(jobs: list[Job], console: Console) -> None:
+    if jobs:
+        dtypes = ", ".join(dict.fromkeys(job.nudge["dtype"] for job in jobs if job.nudge))
+        console.print(
+            f"nudged baselines: {len(jobs)} runs, initial parameters off by one unit in the last "
+            f"place of {dtypes}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def make_table(sweep_dir: Path, console: Console) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ LOUD = re.compile(r"^(WARNING|ERROR|CRITICAL)\b")
 class Watch:
     """A thread that looks twice a second; it reads files and never touches the ranks."""
 
-    def __init__(self, directory: Path, world_size: int, console: Console) -> None:
+    def __init__(self, directory: Path, ranks: Iterable[int], console: Console) -> None:
         self._log = directory / "log"
-        self._world_size, self._console = world_size, console
+        self._console = console
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._read = dict.fromkeys(range(world_size), 0)
+        self._read = dict.fromkeys(ranks, 0)
         self._said: set[str] = set()
         self._next_plain, self._shown_step = time.monotonic() + PLAIN_EVERY_S, 0
         self._progress = Progress(

@@ -1,13 +1,16 @@
-"""diagnose=ledger: what bounds a job, from the shares of its steady step. No profiler needed."""
+"""diagnose=ledger: what bounds a job, read off the phases of its steady steps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.diagnose.straggler import straggler
+
 CLASSES = {
     "input": ("data_wait", "to_device"),
     "compute": ("forward", "backward"),
+    "communication": ("comm",),
     "host": ("optimizer", "other"),
     "checkpoint": ("checkpoint",),
 }
@@ -23,20 +26,29 @@ class FromLedger:
         return self
 
     def explain(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The bound, its share and the slowest rank; `undetermined` when nothing takes half, or
-        when it may be compute or communication."""
+        """The bound, its share and the rank it is about; `undetermined` when nothing takes half,
+        or when it may be compute or communication. A straggler comes before all: the others'
+        phases wait for it."""
         phases, wall_s = record["ledger"]["steady_phases_s"], record["ledger"]["steady_wall_s"]
         if not wall_s:
             return {"bound": "undetermined", "evidence": ["no steady step was measured"]}
         shares = {
-            name: sum(phases[p] for p in members) / wall_s for name, members in CLASSES.items()
+            name: sum(phases.get(p, 0.0) for p in members) / wall_s
+            for name, members in CLASSES.items()
         }
         name, share = max(shares.items(), key=lambda item: item[1])
         found = name if share >= BOUND_AT else "undetermined"
         evidence = [f"{phase} {phases[phase] / wall_s:.1%}" for phase in phases if phases[phase]]
-        if found == "compute" and record["effective"].get("world_size", 1) > 1:
-            found = "undetermined"
-            evidence.append("backward contains the ranks' communication, which isn't told apart")
+        several = record["effective"].get("world_size", 1) > 1
+        if several and "comm" not in phases:
+            evidence.append(
+                "forward and backward contain the ranks' communication, which isn't told apart; a "
+                "rank that is slow in them isn't seen"
+            )
+            found = "undetermined" if found == "compute" else found
+        late = straggler(record)
+        if late is not None:
+            return late | {"evidence": [*late["evidence"], *evidence]}
         return {
             "bound": found,
             "rank": record["ledger"]["slowest_rank"],

@@ -11,9 +11,10 @@ from paceline.diagnose.bound import FromLedger
 @dataclass(frozen=True)
 class Intervene:
     """`counter_runs`, after the measured window: cached_batch, the rate with a perfect loader;
-    loader_alone, the loader's rate when nothing else is done."""
+    loader_alone, the loader's rate when nothing else is done; no_sync, the rate when no gradient
+    travels, of several ranks under strategy=ddp."""
 
-    counter_runs: list[Literal["cached_batch", "loader_alone"]]
+    counter_runs: list[Literal["cached_batch", "loader_alone", "no_sync"]]
 
     def open(self, context: Any) -> Intervene:
         return self

@@ -33,7 +33,8 @@ class CrossEntropy:
 class CrossEntropySum:
     """(model, (inputs, targets [...] int64)) -> (sum [] f32, number of targets that count [] f32).
 
-    The model gives logits [..., V] over the targets' shape; the loss is computed in float32.
+    The model gives logits [..., V] over the targets' shape; the loss is computed in
+    float32, of float64 logits in float64.
     """
 
     def __init__(self, settings: CrossEntropy) -> None:
@@ -45,7 +46,7 @@ class CrossEntropySum:
     def __call__(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         inputs, targets = batch
         logits = model(inputs)
-        if logits.dtype is not torch.float32:
+        if logits.itemsize < 4:
             logits = logits.float()
         if logits.dim() > 2:
             logits, targets = logits.flatten(0, -2), targets.flatten()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -19,7 +18,8 @@ class Mse:
 
 
 class SquaredErrorSum:
-    """(model, (inputs, targets [...] f32)) -> (sum [] f32, number of elements [] f32), in f32."""
+    """(model, (inputs, targets [...] f32)) -> (sum [] f32, number of elements [] f32), in f32;
+    of float64 outputs in float64."""
 
     fixed_weight = True
 
@@ -34,8 +34,8 @@ class SquaredErrorSum:
                 f"loss=mse: the model gives {list(outputs.shape)}, the targets are "
                 f"{list(targets.shape)}: give targets of the outputs' shape, or loss=cross_entropy"
             )
-        if outputs.dtype is not torch.float32:
+        if outputs.itemsize < 4:
             outputs = outputs.float()
-        if targets.dtype is not torch.float32:
-            targets = targets.float()
+        if targets.dtype is not outputs.dtype:
+            targets = targets.to(outputs.dtype)
         return F.mse_loss(outputs, targets, reduction="sum"), self._weight(targets)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from paceline.precision.autocast import AutocastPrecision
 from paceline.precision.clip import clip_gradients
@@ -85,5 +87,8 @@ class ScaledPrecision(AutocastPrecision):
     def _overflow(self, optimizer: torch.optim.Optimizer) -> Tensor:
         """[] bool from the scaler's own flags, one f32 a device, new ones at every unscale_."""
         flags = list(self._scaler._found_inf_per_device(optimizer).values())
+        if any(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"]):
+            for flag in flags:  # a rank has looked at its own shards only
+                dist.all_reduce(flag, dist.ReduceOp.MAX)
         found: Tensor = flags[0] if len(flags) == 1 else torch.stack(flags).sum()
         return found > 0

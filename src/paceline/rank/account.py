@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from paceline.rank import effective, gates, sections
-from paceline.rank.ledger import COMPILED, PHASES, PROFILED, SAVED, SKIPPED, STEADY, WARMUP, Steps
+from paceline.rank import comm, effective, gates, sections
+from paceline.rank.ledger import (
+    COMPILED,
+    PHASES,
+    PROFILED,
+    SKIPPED,
+    STEADY,
+    UNHURRIED,
+    WARMUP,
+    Steps,
+)
 from paceline.rank.sections import Gathered
+from paceline.rank.timings import Timed
 from paceline.rank.train import Parts
 from paceline.rank.world import gather, max_over_ranks
 from paceline.record.schema import write_json
 
-WORK = [i for i, p in enumerate(PHASES) if p in ("data_wait", "to_device", "forward", "optimizer")]
-"""Phases in which a rank doesn't wait for others: the slowest rank is found by them."""
+WAITS = ("checkpoint", "profiler")
+"""Phases that are no work of a step."""
+
+SURE = ("data_wait", "to_device", "optimizer")
+"""Phases in which a rank works on its own, whatever the strategy. FSDP's forward and backward wait
+for others, and nobody says for how long."""
+
+STRETCHES = 10
+"""Of the steady steps: a straggler is one in each of them."""
 
 
 def write_account(
@@ -26,24 +42,19 @@ def write_account(
     requested: dict[str, Any],
     host_memory: str,
     before: dict[str, int],
-    first_step: int,
     spans: dict[str, float],
-    eval_loss: float | None,
+    known: dict[str, Any],
     steps_done: int,
 ) -> dict[str, Any] | None:
     """Gather from all ranks; rank 0 writes `steps.npz` and its part of `result.json`, and gets the
     record.
 
-    `spans`: seconds of build and evaluation on this rank, `ended` on the host's monotonic clock.
+    `known`: numerics that were known before. `spans`: seconds of build and evaluation on this
+    rank, `ended` on the host's monotonic clock, `whole` from launch to then.
     """
     found = _gather(parts, before, spans, steps_done)
     if parts.world.rank:
         return None
-    known = {
-        "first_step": first_step,
-        "eval_loss": eval_loss,
-        "init_digest": gates.init_digest(before),
-    }
     record = sections.record_of(parts, found, requested, host_memory, known)
     sections.write_steps(directory / "steps.npz", parts, found)
     write_json(directory / "result.json", record)
@@ -76,17 +87,23 @@ def _gather(
     findings = gates.run_gates(parts, before, steps_done)
     compiled = parts.compile.report()
     # before a step is watched, which takes memory of its own
-    peaks = max_over_ranks(torch.tensor([_host_gib(), _device_gib(parts)]).double(), world)
+    peaks = max_over_ranks(torch.tensor(parts.peaks.most()).double(), world)
+    timed = parts.timings.read(len(steps.step))
     facts = effective.look(parts, compiled)
+    counted, miscounted = comm.look(parts)
     mine = {
         "phases": _phases(steps, tags),
         "spans": spans,
         "units_used": parts.units_used,
         "compile_s": compiled.compile_s,
+        "comm": counted | _timed(timed, tags == STEADY),
+        "miscounted": miscounted,
+        "exposed": None if timed is None else timed.exposed_s.tolist(),
+        "own": _own(steps, tags, timed),
         **_steady(steps, tags),
     }
     ranks = gather(mine, world)
-    slowest = int(np.argmax([sum(r["steady"][i] for i in WORK) for r in ranks]))
+    slowest = int(np.argmax([sum(r["own"]) for r in ranks]))
     return Gathered(steps, tags, findings, compiled, facts, peaks.tolist(), ranks, slowest)
 
 
@@ -98,7 +115,7 @@ def _phases(steps: Steps, tags: Any) -> dict[str, float | None]:
         "warmup": steps.step_s[tags == WARMUP].sum(),
         "profiler": steps.step_s[tags == PROFILED].sum(),
     }
-    by_phase = steps.phase_s[np.isin(tags, (STEADY, SAVED, SKIPPED))].sum(axis=0)
+    by_phase = steps.phase_s[np.isin(tags, UNHURRIED)].sum(axis=0)
     split = dict(zip(PHASES, by_phase.tolist(), strict=True))
     split.pop("other")  # the controller's residual: what no phase accounts for
     split["profiler"] += whole.pop("profiler")
@@ -111,6 +128,25 @@ def _skipped(parts: Parts, steps: Steps) -> Any:
     return np.array(flags, bool)[steps.step] if flags else np.zeros(len(steps.step), bool)
 
 
+def _timed(timed: Timed | None, steady: Any) -> dict[str, float]:
+    """Means over the steady steps, seconds."""
+    if timed is None or not steady.any():
+        return {}
+    return {name: float(values[steady].mean()) for name, values in vars(timed).items()}
+
+
+def _own(steps: Steps, tags: Any, timed: Timed | None) -> list[float]:
+    """Seconds a step in which this rank worked and didn't wait for others, as far as that is known,
+    in each of the stretches of its steady steps."""
+    known = SURE if timed is None else [p for p in PHASES if p not in WAITS]
+    own = steps.phase_s[:, [i for i, p in enumerate(PHASES) if p in known]].sum(axis=1)
+    if timed is not None:
+        own = own - timed.exposed_s
+    own = own[tags == STEADY]
+    stretches = np.array_split(own, min(STRETCHES, max(len(own), 1)))
+    return [float(part.mean()) if len(part) else 0.0 for part in stretches]
+
+
 def _steady(steps: Steps, tags: Any) -> dict[str, Any]:
     steady = tags == STEADY
     return {
@@ -118,12 +154,3 @@ def _steady(steps: Steps, tags: Any) -> dict[str, Any]:
         "steady_wall_s": float(steps.step_s[steady].sum()),
         "steady": steps.phase_s[steady].sum(axis=0).tolist(),
     }
-
-
-def _host_gib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
-def _device_gib(parts: Parts) -> float:
-    on_gpu = parts.world.device.type == "cuda"
-    return torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0

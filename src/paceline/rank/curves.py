@@ -31,6 +31,10 @@ class Series:
         if len(self._open) == STACK_EVERY:
             self._stack()
 
+    def newest(self) -> Tensor | None:
+        """[] the value added last, None where it is taken or there is none."""
+        return self._open[-1] if self._open else None
+
     def take(self) -> Tensor:
         """[steps] f64 on the CPU, everything since the last call; waits for the device."""
         self._stack()
@@ -49,16 +53,26 @@ class Curves:
     """This rank's summed losses and weights a step, and what all ranks had up to the last fold."""
 
     history: dict[str, list[float]]
+    overflow: str | None = None  # of a gradient that the communication hook broke
     losses: Series = field(default_factory=Series)
     weights: Series = field(default_factory=Series)
     norms: Series = field(default_factory=Series)
     skips: Series = field(default_factory=Series)
     extra_skips: Series = field(default_factory=Series)  # of the steps beyond the training
+    broken: Series = field(default_factory=Series)
 
     def add(
-        self, loss: Tensor, weight: Tensor, norm: Tensor | None, skipped: Tensor | None
+        self,
+        loss: Tensor,
+        weight: Tensor,
+        norm: Tensor | None,
+        skipped: Tensor | None,
+        broken: Tensor | None = None,
     ) -> None:
-        """A step of training. `skipped`: as Precision says."""
+        """A step of training. `skipped`: as Precision says; `broken`: as CommHook's
+        take_nonfinite."""
+        if broken is not None:
+            self.broken.add(broken)
         self.losses.add(loss)
         self.weights.add(weight)
         if norm is not None:
@@ -79,9 +93,22 @@ class Curves:
         sums = sum_over_ranks(torch.stack([self.losses.take(), self.weights.take()]), world)
         norms, skips = self.norms.take().numpy(), self.skips.take().numpy()
         excused = skips > 0 if len(skips) else np.zeros(len(norms), bool)
+        self._check_hook(world, excused)
         self._append("loss", "loss", (sums[0] / sums[1]).numpy(), np.zeros(sums.shape[1], bool))
         self._append("grad_norm", "gradient norm", norms, excused[: len(norms)])
         self.history.setdefault("skipped", []).extend(skips.tolist())
+
+    def _check_hook(self, world: World, excused: Bools) -> None:
+        """Before losses and norms, which follow from it a step later. A skipped step is a loss
+        scale that was too large, and has become smaller."""
+        if self.overflow is None:
+            return
+        mine = self.broken.take()
+        broken = sum_over_ranks(mine, world).numpy() > 0
+        bad = np.flatnonzero(broken & ~excused if len(excused) else broken)
+        if len(bad):
+            step = len(self.history.get("loss", [])) + int(bad[0])
+            raise Nonfinite(f"{self.overflow}; first at step {step}", step)
 
     def _append(self, name: str, what: str, values: Floats, excused: Bools) -> None:
         known = self.history.setdefault(name, [])

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from paceline.rank.train import Parts, held_out
-from paceline.rank.world import gather
-
-ROWS = 2
-"""Of a micro-batch: an eager step may need more memory than the compiled one that just fitted, and
-normalisation over a batch needs two."""
+from paceline.rank.train import Parts
+from paceline.rank.watch import Watch, a_step
 
 FIRST_TF32_DEVICE = (8, 0)
 """The compute capability of Ampere."""
@@ -55,7 +49,9 @@ def look(parts: Parts) -> dict[str, str | None]:
     """
     parameters = list(parts.state.model.parameters())
     grads = [p.grad for p in parameters if p.grad is not None]
-    seen = _watch_a_step(parts)
+    watch = Dtypes()
+    a_step(parts, watch)
+    seen = watch.seen
     return {
         "parameters": _names(p.dtype for p in parameters),
         "compute": _names(seen["compute"]),
@@ -107,73 +103,24 @@ def peak_dtype(precision: dict[str, str | None]) -> str:
     return "tf32" if tf32 else computed[0]
 
 
-class Watch(TorchDispatchMode):
-    """Collects the dtypes that operators give, under the name that `stage` has at the time."""
-
-    supports_higher_order_operators = True
+class Dtypes(Watch):
+    """Collects the dtypes that operators give: of products and their gradients, and of what ranks
+    add up."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.stage = "compute"
+        super().__init__()
         self.seen: dict[str, set[torch.dtype]] = {"compute": set(), "backward": set()}
         self.seen["reduction"] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def see(self, func: Any, args: Any, result: Any) -> None:
         packet = getattr(func, "_overloadpacket", func)
         name = getattr(packet, "__name__", "")
         if packet in flop_registry or name in PRODUCTS or "scaled_dot_product" in name:
             # the first: attention also gives statistics, in float32 always
-            self.seen[self.stage].update(_floating(result)[:1])
-        elif self.stage == "backward" and "reduce" in name and "c10d" in str(func):
+            stage = "backward" if self.backward else "compute"
+            self.seen[stage].update(_floating(result)[:1])
+        elif self.backward and "reduce" in name and "c10d" in str(func):
             self.seen["reduction"].update(_floating(args))
-        return result
-
-
-def _watch_a_step(parts: Parts) -> dict[str, set[torch.dtype]]:
-    """Forward and backward of a few held-out samples through the wrapped model, always eager."""
-    watch, world, precision = Watch(), parts.world, parts.state.precision
-    batch = next(held_out(parts, 1), None)
-    if not all(gather(batch is not None, world)):  # all ranks or none: gradients are averaged
-        return watch.seen
-    batch = tree_map(_first_rows, batch)
-    devices = [world.device] if world.device.type == "cuda" else []
-    with (
-        torch.random.fork_rng(devices=devices),
-        _left_alone(parts.state.model),
-        torch.compiler.set_stance("force_eager"),
-        watch,
-        parts.strategy.grad_sync(parts.model, True),
-    ):
-        with precision.forward():
-            total, _ = parts.loss(parts.model, batch)
-        if total.requires_grad:
-            watch.stage = "backward"
-            precision.scale(total).backward()
-    return watch.seen
-
-
-@contextmanager
-def _left_alone(model: nn.Module) -> Iterator[None]:
-    """Gradients and buffers are in the end what they were."""
-    kept = [(p, p.grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
-    buffers = [(b, b.clone()) for b in model.buffers()]
-    for parameter, _, _ in kept:
-        parameter.grad = None
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for parameter, grad, values in kept:
-                if grad is not None and values is not None:
-                    grad.copy_(values)  # it may be a view of a bucket that was just reduced
-                parameter.grad = grad
-            for buffer, values in buffers:
-                buffer.copy_(values)
-
-
-def _first_rows(value: Any) -> Any:
-    return value[:ROWS] if isinstance(value, Tensor) and value.dim() else value
 
 
 def _floating(tree: Any) -> list[torch.dtype]:

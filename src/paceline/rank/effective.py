@@ -22,14 +22,23 @@ def look(parts: Parts, report: CompileReport) -> dict[str, Any]:
         "threads_per_rank": torch.get_num_threads(),
         "compile": _compiled(report),
         "precision": dtypes.look(parts),
+        "activation_checkpointing": parts.checkpointing.report(),
         "optimizer": _optimizer(parts.state.optimizer),
-        "strategy": wrappers(parts.model, model),
+        "strategy": _strategy(parts),
         "data": {
             "sampling": parts.state.data.sampling,
             "workers": getattr(parts.state.data, "workers_alive", 0),
         },
         "checkpoint": f"{len(parts.checkpoint.report()['saves'])} saves",
     }
+
+
+def _strategy(parts: Parts) -> str:
+    describe = getattr(parts.strategy, "describe", None)
+    if describe is None:
+        return wrappers(parts.model, parts.state.model)
+    said: str = describe(lambda module: _is_compiled(vars(module).get("forward")))
+    return said
 
 
 def wrappers(outer: nn.Module, inner: nn.Module) -> str:
@@ -102,6 +111,12 @@ def ineffective(
         reasons.append(
             f"strategy={requested['strategy']} over 1 rank synchronises nothing; "
             "raise launch.nproc, or use strategy=single"
+        )
+    blocks = requested["activation_checkpointing"]
+    if blocks != "off" and effective["activation_checkpointing"] == "0 blocks":
+        reasons.append(
+            f"activation_checkpointing={blocks}: the model's blocks() has no block, so that every "
+            "activation was kept"
         )
     reasons += dtypes.unmet(requested["precision"], effective["precision"])
     asked = requested["data"].get("num_workers") or 0

@@ -13,9 +13,13 @@ from pathlib import Path
 import torch
 
 from paceline.record.failure import MORE_MEMORY, failure_path
-from paceline.types import CheckpointError, DataError, Nonfinite
+from paceline.types import CheckpointError, DataError, Nonfinite, NotTraining
 
-COMMUNICATION = ("connection closed by peer", "connection reset", "timed out", "gloo", "nccl")
+TIMED_OUT = ("timed out", "timeout")
+CUT_OFF = ("connection closed by peer", "connection reset", "pair closure")
+COMMUNICATION = ("timed out", *CUT_OFF, "gloo", "nccl")
+"""What a broken collective says, in lower case; "Application timeout caused pair closure" is what
+gloo says of all collectives after one that timed out."""
 
 NO_MEMORY = (
     "defaultcpuallocator: can't allocate memory",
@@ -51,6 +55,7 @@ def write_failure(
         "step": error.step if isinstance(error, Nonfinite) else step,
         "kind": kind,
         "communication": is_communication(error),
+        "timed_out": is_communication(error) and any(w in str(error).lower() for w in TIMED_OUT),
         "type": type(error).__name__,
         "message": message,
         "explained": explained is not None,
@@ -99,6 +104,7 @@ def kind_of(error: BaseException, phase: str) -> str:
     kinds: list[tuple[bool, str]] = [
         (is_out_of_memory(error), "oom"),
         (isinstance(error, Nonfinite), "nonfinite"),
+        (isinstance(error, NotTraining), "error"),
         (isinstance(error, OSError) and error.errno == errno.ENOSPC, "disk_full"),
         (isinstance(error, CheckpointError), "checkpoint_error"),
         (isinstance(error, DataError), "data_error"),

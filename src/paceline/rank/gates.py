@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import xxhash
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from paceline.rank.train import Parts
 from paceline.rank.world import gather
@@ -32,7 +33,7 @@ class Findings:
 
 def fingerprint(model: nn.Module) -> dict[str, int]:
     """A 64-bit hash of each parameter's bytes."""
-    return {name: _hash(p) for name, p in model.named_parameters()}
+    return {name: hash_of(p) for name, p in model.named_parameters()}
 
 
 def init_digest(prints: dict[str, int]) -> str:
@@ -45,7 +46,8 @@ def run_gates(parts: Parts, before: dict[str, int], steps_done: int) -> Findings
     reasons = []
     after = fingerprint(parts.state.model)
     trainable = [n for n, p in parts.state.model.named_parameters() if p.requires_grad]
-    params_changed = any(before[name] != after[name] for name in trainable)
+    changed = any(before[name] != after[name] for name in trainable)
+    params_changed = any(gather(changed, parts.world))  # of shards, a rank sees its own
     if not params_changed and steps_done:
         reasons.append(
             f"no parameter changed in {steps_done} steps: is the optimizer built on the model's "
@@ -75,21 +77,45 @@ def unused_parameters(model: nn.Module) -> tuple[list[str], list[str]]:
     return [n for n, p in trainable.items() if id(p) in unused], layers
 
 
-def _hash(tensor: torch.Tensor) -> int:
-    raw: Any = tensor.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy()
+def hash_of(tensor: torch.Tensor) -> int:
+    """64 bits of the bytes of this rank's part."""
+    raw: Any = local(tensor.detach()).contiguous().cpu().view(-1).view(torch.uint8).numpy()
     return xxhash.xxh3_64_intdigest(raw)
 
 
 def _grads_equal(parts: Parts) -> bool | None:
-    """Are all ranks' gradients of the last step the same? None with a single rank."""
-    if parts.world.alone:
-        return None
+    """Are the gradients of the last step the same on all ranks that should hold the same? None
+    where there are no two such ranks: alone, or each with a shard of its own."""
     norms = [
-        0.0 if p.grad is None else float(p.grad.detach().double().norm())
+        0.0 if p.grad is None else float(local(p.grad.detach()).double().norm())
         for p in parts.state.model.parameters()
     ]
-    table = np.array(gather(norms, parts.world))
-    return bool(np.allclose(table, table[:1], rtol=GRADS_RTOL, atol=0.0, equal_nan=True))
+    groups: dict[Any, list[list[float]]] = {}
+    for shard, mine in gather((_shard(parts.state.model), norms), parts.world):
+        groups.setdefault(shard, []).append(mine)
+    several = [np.array(group) for group in groups.values() if len(group) > 1]
+    if not several:
+        return None
+    return all(
+        np.allclose(group, group[:1], rtol=GRADS_RTOL, atol=0.0, equal_nan=True)
+        for group in several
+    )
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a tensor that may be sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _shard(model: nn.Module) -> tuple[int, ...]:
+    """Which part of the parameters this rank holds, where they are sharded: its coordinates in
+    the dimensions of the mesh over which they are."""
+    for p in model.parameters():
+        if isinstance(p, DTensor):
+            place: Any = p.device_mesh.get_coordinate()
+            each = zip(place, p.placements, strict=True)
+            return tuple(i for i, placement in each if placement.is_shard())
+    return ()
 
 
 def _samples(parts: Parts, steps_done: int) -> tuple[str | None, int | None, str | None]:

@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
+from paceline.rank.comm import unused_in_some_step
 from paceline.rank.ledger import STEADY, Ledger
 from paceline.rank.train import Parts, beyond_training, train
-from paceline.rank.world import max_over_ranks
+from paceline.rank.world import gather, max_over_ranks
 from paceline.record.economics import Turns, compile_pays, gain
 from paceline.types import Measure
 
@@ -35,22 +38,24 @@ def counter_runs(
 ) -> dict[str, Any]:
     """The counter-runs `asked` for, and eager steps where the compiler wants them: sections of the
     record, for rank 0, whose `record` so far this needs. A collective."""
-    wanted = [*asked, *(["eager"] if parts.compile.compare_eager else [])]
+    wanted, reasons = _wanted(parts, asked)
     if not wanted:
-        return {}
+        return {"reasons": reasons} if reasons else {}
     if parts.state.data.num_batches() is not None:
         why = f"counter-runs ({', '.join(wanted)}): the data source ends with the training"
-        return {"reasons": [why]}
+        return {"reasons": [*reasons, why]}
     parts.progress.end()
-    found: dict[str, Any] = {"counter_runs": []}
+    found: dict[str, Any] = {"counter_runs": [], "reasons": reasons}
     for name in wanted:
         if name == "loader_alone":
             step_s = loader_alone(parts, measure.window_s)
             found["counter_runs"].append({"name": name, "step_s": step_s})
             continue
-        turns = take_turns(parts, step, measure.window_s, CHANGES[name])
+        one = _on_one_batch(parts) if name == UNUSED_SEARCH else parts
+        turns = take_turns(one, step, measure.window_s, CHANGES[name])
         if turns is None:
-            return found | {"reasons": [f"counter-run {name}: stopped before it was done"]}
+            reasons.append(f"counter-run {name}: stopped before it was done")
+            return found
         if name == "eager":
             extra_s = record["compile"]["extra_s"] if record else 0.0
             found["compile"] = compile_pays(turns, extra_s)
@@ -110,7 +115,78 @@ def _cached_batch(parts: Parts) -> Iterator[Parts]:
     yield replace(parts, batches=itertools.repeat(batch), deliver=None)
 
 
-CHANGES: dict[str, Change] = {"eager": _eager, "cached_batch": _cached_batch}
+@contextmanager
+def _no_sync(parts: Parts) -> Iterator[Parts]:
+    """No gradient travels: ranks drift apart, so that this comes last."""
+    yield replace(parts, strategy=NoSync())
+
+
+class NoSync:
+    """DDP that never averages."""
+
+    def wrap(self, model: nn.Module, *given: Any) -> nn.Module:
+        return model
+
+    def grad_sync(self, model: nn.Module, enabled: bool) -> AbstractContextManager[Any]:
+        assert isinstance(model, DistributedDataParallel)
+        return model.no_sync()
+
+
+@contextmanager
+def _unsearched(parts: Parts) -> Iterator[Parts]:
+    """A second DDP around the model, which searches for no unused parameters; the first one's hooks
+    do nothing in its steps."""
+    ddp = parts.model
+    assert isinstance(ddp, DistributedDataParallel)
+    second = DistributedDataParallel(
+        ddp.module,
+        device_ids=ddp.device_ids,
+        bucket_cap_mb=ddp.bucket_bytes_cap / 2**20,
+        gradient_as_bucket_view=ddp.gradient_as_bucket_view,
+    )
+    parts.state.comm_hook.register(second)
+    try:
+        yield replace(parts, model=second)
+    finally:
+        second.reducer._remove_autograd_hooks()
+
+
+def _on_one_batch(parts: Parts) -> Parts:
+    """Without the search, a batch that leaves a parameter unused, as none did so far, would end the
+    job."""
+    with _cached_batch(parts) as cached:
+        return cached
+
+
+def _wanted(parts: Parts, asked: list[str]) -> tuple[list[str], list[str]]:
+    """The counter-runs in their order, and why others can't be. A collective."""
+    ddp = parts.model if isinstance(parts.model, DistributedDataParallel) else None
+    wanted = [name for name in asked if name != NO_SYNC]
+    wanted += ["eager"] if parts.compile.compare_eager else []
+    reasons = []
+    if parts.world.alone:
+        return wanted, []
+    unused = gather(unused_in_some_step(parts), parts.world)
+    if ddp is not None and ddp.find_unused_parameters and all(names == [] for names in unused):
+        if "forward" in vars(ddp):
+            reasons.append("counter-run unused_search: DDP is compiled (strategy.compile=outside)")
+        else:
+            wanted.append(UNUSED_SEARCH)
+    if NO_SYNC in asked and ddp is not None:
+        wanted.append(NO_SYNC)
+    elif NO_SYNC in asked:
+        reasons.append("counter-run no_sync: only strategy=ddp can leave out its reductions")
+    return wanted, reasons
+
+
+NO_SYNC, UNUSED_SEARCH = "no_sync", "unused_search"
+
+CHANGES: dict[str, Change] = {
+    "eager": _eager,
+    "cached_batch": _cached_batch,
+    NO_SYNC: _no_sync,
+    UNUSED_SEARCH: _unsearched,
+}
 
 
 def _turn(parts: Parts, first: int, steps: int) -> float | None:

@@ -34,6 +34,9 @@ STEADY, WARMUP, SAVED, PROFILED, COMPILED, SKIPPED = range(6)
 """Larger wins when ranks disagree; everything but STEADY stays out of the steady figure. SKIPPED
 is given late, to steady steps in which a gradient overflowed: they do less work."""
 
+UNHURRIED = (STEADY, SAVED, SKIPPED)
+"""Tags of steps whose phases are counted one by one."""
+
 _NEXT = {
     DATA_WAIT: TO_DEVICE,  # on a device; on the host nothing is copied
     TO_DEVICE: FORWARD,

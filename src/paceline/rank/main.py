@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,19 @@ from paceline.rank import process
 from paceline.rank.account import add_counter_runs, write_account
 from paceline.rank.build import build
 from paceline.rank.failure import write_failure
+from paceline.rank.first_step import FirstStep
+from paceline.rank.gates import fingerprint
 from paceline.rank.intervene import counter_runs
 from paceline.rank.ledger import STEADY
 from paceline.rank.train import Parts, beyond_training, evaluate, train
-from paceline.rank.world import STOPS, StopFlag, gather, max_over_ranks, open_world
+from paceline.rank.world import (
+    STOPS,
+    StopFlag,
+    gather,
+    max_over_ranks,
+    open_world,
+    short_timeouts,
+)
 from paceline.types import Batch, Measure, World
 
 COMPLETED, PREEMPTED, INTERRUPTED = "completed", "preempted", "interrupted"
@@ -33,7 +44,8 @@ def run(job_path: str, launched_at: float, store: Any = None) -> str:
     """Train the job of a frozen job.yaml as the rank that the environment says.
 
     `launched_at`: when the controller started the ranks, on the host's monotonic clock. Returns
-    how it ended, the same on all ranks. Any exception leaves this rank's account in `log/`.
+    how it ended, the same on all ranks. Any exception leaves this rank's account in `log/`, beside
+    the file; the job's own directory, which it names, is another one on nodes that aren't node 0.
     """
     path = Path(job_path)
     job = yaml.safe_load(path.read_text())
@@ -47,7 +59,7 @@ def run(job_path: str, launched_at: float, store: Any = None) -> str:
     process.log_to_stdout()
     at: dict[str, Any] = {"phase": "startup", "parts": None}
     try:
-        return _run(job, path.parent, launched_at, store, at)
+        return _run(job, Path(job["directory"]), launched_at, store, at)
     except BaseException as error:
         parts: Parts | None = at["parts"]
         training = parts is not None and at["phase"] == "train"
@@ -57,7 +69,7 @@ def run(job_path: str, launched_at: float, store: Any = None) -> str:
             parts.ledger.phase() if parts is not None and training else at["phase"],
             parts.state.step if parts is not None and training else None,
             error,
-            parts.compile.explain(error) if parts is not None else None,
+            _explain(parts, error) if parts is not None else None,
         )
         raise
     finally:
@@ -74,23 +86,32 @@ def _run(
     launch = cfg["launch"]
     keeps = launch["host_memory"] == "steady" and process.keep_freed_memory()
     wrapped = requested["strategy"] != "single"
-    with open_world(cfg["run"]["device"], launch["timeout_s"], wrapped, store) as world:
+    patience_s = launch["startup_timeout_s"]
+    with open_world(cfg["run"]["device"], patience_s, wrapped, store) as world:
         stop = StopFlag(world)
         stop.install()
         _same_job_everywhere(job, world)
         spans = {"startup": time.perf_counter() - launched_at}
 
         at["phase"], start = "build", time.perf_counter()
-        parts, before = build(cfg, directory, world, stop)
+        parts, init_digest = build(cfg, directory, world, stop, job["nudge"])
         at["parts"] = parts
         spans["build"] = time.perf_counter() - start
 
         at["phase"], start = "load", time.perf_counter()
         first = parts.checkpoint.load(parts.state)
+        before = fingerprint(parts.state.model)
         if first:
             spans["load"] = time.perf_counter() - start
         start = time.perf_counter()
-        parts.batches = _batches(parts, first)
+        source = _batches(parts, first)
+        measure: Measure = config.settings(cfg["measure"])
+        check = FirstStep(parts, measure.gradient_check, first, before)
+        parts.batches = itertools.chain(check.batches(source), source)
+        parts.after_first_step += [
+            partial(_look, check, at),
+            partial(short_timeouts, launch["timeout_s"]),
+        ]
         spans["loader_start"] = time.perf_counter() - start
 
         at["phase"] = "train"
@@ -105,21 +126,39 @@ def _run(
         spans["evaluate"] = time.perf_counter() - start
 
         at["phase"] = "train"
-        done += _extra_windows(parts, config.settings(cfg["measure"]), done)
+        done += _extra_windows(parts, measure, done)
 
         at["phase"] = "account"
+        known: dict[str, Any] = {"first_step": first, "eval_loss": eval_loss}
+        known |= {"gradient": check.gradient, "coupled_by": check.coupled_by}
+        known["init_digest"] = init_digest
+        spans["gates"] = check.seconds
         spans["ended"] = time.perf_counter()
+        spans["whole"] = spans["ended"] - launched_at
         host_memory = "steady" if keeps else "system"
         record = write_account(
-            parts, directory, requested, host_memory, before, first, spans, eval_loss, done - first
+            parts, directory, requested, host_memory, before, spans, known, done - first
         )
         at["phase"], start = "intervene", time.perf_counter()
         asked = cfg["diagnose"].get("counter_runs") or []
-        found = counter_runs(parts, asked, config.settings(cfg["measure"]), done, record)
+        found = counter_runs(parts, asked, measure, done, record)
         if found and record is not None:
             add_counter_runs(directory, record, found, time.perf_counter() - start)
         parts.batches = iter(())  # lets the loader's workers end before the group does
     return COMPLETED
+
+
+def _explain(parts: Parts, error: BaseException) -> str | None:
+    wrapper = getattr(parts.strategy, "explain", None)
+    said: str | None = wrapper(error, parts.model) if wrapper is not None else None
+    return said or parts.compile.explain(error)
+
+
+def _look(check: FirstStep, at: dict[str, Any]) -> bool:
+    at["phase"] = "gates"
+    again = check()
+    at["phase"] = "train"
+    return again
 
 
 def _batches(parts: Parts, first_step: int) -> Iterator[Batch]:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.rank import dtypes, effective
+from paceline.rank import dtypes, effective, first_step
+from paceline.rank.comm import with_comm
 from paceline.rank.gates import Findings
-from paceline.rank.ledger import COMPILED, PHASES, PROFILED, STEADY, TAGS, Steps
+from paceline.rank.ledger import COMPILED, PHASES, PROFILED, STEADY, TAGS, UNHURRIED, Steps
 from paceline.rank.train import Parts
 from paceline.record import measure
 from paceline.record.environment import environment
@@ -46,24 +47,26 @@ def record_of(
     throughput, reasons = _throughput(parts, found, requested)
     record["throughput"] |= throughput
     record["ledger"] |= _ledger(record["ledger"]["phases_s"], found)
+    record["comm"] |= found.ranks[found.slowest]["comm"]
     record["memory"] = {
         "peak_host_gib": found.peaks[0],
         "peak_device_gib": found.peaks[1] if on_gpu else None,
+        "estimate": parts.memory,
     }
     record["numerics"] |= _numerics(parts, found) | known
     record["compile"] |= _compile(found)
     record["checkpoint"] |= parts.checkpoint.report()
     record["profiler"] |= parts.profiler.report() | {"overhead_ratio": _overhead(found)}
     record["effective"] = found.facts | {"host_memory": host_memory}
-    gates, nothing = (
-        found.findings.reasons,
-        effective.ineffective(requested, found.facts, found.compiled),
-    )
+    gates, wrong = found.findings.reasons, first_step.reasons(known["gradient"])
+    nothing = effective.ineffective(requested, found.facts, found.compiled)
+    nothing += found.ranks[found.slowest]["miscounted"]
     if parts.state.data.sampling == "own":
         reasons.append("samples_digest: the data source does its own sampling")
+    verdicts = (("not_training", gates), ("diverged", wrong), ("ineffective", nothing))
     record["validity"] = {
-        "verdict": "not_training" if gates else "ineffective" if nothing else "valid",
-        "reasons": gates + nothing + reasons,
+        "verdict": next((v for v, why in verdicts if why), "valid"),
+        "reasons": gates + wrong + nothing + reasons,
     }
     record["environment"] = environment()
     return record
@@ -120,13 +123,33 @@ def _throughput(
 
 def _ledger(phases_s: dict[str, Any], found: Gathered) -> dict[str, Any]:
     slowest = found.ranks[found.slowest]
+
+    def exposed_s(rank: dict[str, Any], *tags: int) -> float | None:
+        known = rank["exposed"]
+        return None if known is None else float(np.array(known)[np.isin(found.tags, tags)].sum())
+
+    per_rank = [
+        with_comm(dict(zip(PHASES, r["steady"], strict=True)), exposed_s(r, STEADY))
+        for r in found.ranks
+    ]
     return {
         "steady_wall_s": slowest["steady_wall_s"],
-        "steady_phases_s": dict(zip(PHASES, slowest["steady"], strict=True)),
-        "phases_s": phases_s | slowest["phases"] | slowest["spans"],
-        "per_rank": [dict(zip(PHASES, r["steady"], strict=True)) for r in found.ranks],
+        "steady_phases_s": per_rank[found.slowest],
+        "phases_s": phases_s
+        | with_comm(slowest["phases"], exposed_s(slowest, *UNHURRIED))
+        | _on_the_clock_of_node_0(slowest["spans"], found.ranks[0]["spans"]),
+        "per_rank": per_rank,
         "slowest_rank": found.slowest,
+        "own_step_s": None if len(found.ranks) == 1 else [r["own"] for r in found.ranks],
     }
+
+
+def _on_the_clock_of_node_0(mine: dict[str, float], first: dict[str, float]) -> dict[str, float]:
+    """Spans of the slowest rank, as the controller can add them up: another node has another clock
+    and may have started its ranks earlier or later than node 0, where rank 0 is."""
+    spans = mine | {"ended": first["ended"]}
+    spans["startup"] += first["whole"] - spans.pop("whole")
+    return spans
 
 
 def _numerics(parts: Parts, found: Gathered) -> dict[str, Any]:

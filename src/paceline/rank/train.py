@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +19,15 @@ from paceline.rank.ledger import (
     OPTIMIZER,
     OTHER,
     PROFILER,
+    STEADY,
     TO_DEVICE,
     Ledger,
 )
+from paceline.rank.peaks import Peaks
 from paceline.rank.progress import Progress
 from paceline.rank.tags import Tagger
-from paceline.rank.world import StopFlag, sum_over_ranks
+from paceline.rank.timings import Timings
+from paceline.rank.world import StopFlag, gather, max_over_ranks, sum_over_ranks
 from paceline.types import (
     ActivationCheckpointing,
     Batch,
@@ -62,6 +66,12 @@ class Parts:
     warmup_steps: int
     refill_steps: int  # after a pause the loader's queue is full: these steps wait too little
     deliver: Callable[[Batch], Batch] | None  # to the device; None: a batch is there already
+    peaks: Peaks
+    timings: Timings
+    spare: nn.Module | str  # the model as it was made, or why there is none
+    make_loss: Callable[[], Loss]
+    memory: dict[str, Any] | None  # what was estimated, on rank 0
+    after_first_step: list[Callable[[], bool]] = field(default_factory=list)
     batches: Iterator[Batch] = field(default_factory=lambda: iter(()))
     units_used: int = 0
     micro_batches_used: int = 0
@@ -123,8 +133,10 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
         parts.units_used += step_units
         state.step = step + 1
         if not extra:
-            parts.curves.add(step_loss, step_weight, norm, precision.skipped)
+            broken = state.comm_hook.take_nonfinite()
+            parts.curves.add(step_loss, step_weight, norm, precision.skipped, broken)
         else:
+            state.comm_hook.take_nonfinite()
             parts.curves.add_extra(precision.skipped)
         settled = step - first_step >= parts.warmup_steps
         stopping = parts.stop.agreed(step + 1, settled)
@@ -144,7 +156,14 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
             if not parts.progress.report(step + 1, units_all, mean, waited) and not extra:
                 parts.stop.give_up()
         mark(OTHER)
-        ledger.end_step(step, tagger.tag(parts.compile.tick(step), saved, disturbed))
+        tag = tagger.tag(parts.compile.tick(step), saved, disturbed)
+        ledger.end_step(step, tag)
+        parts.timings.tick(tag != STEADY)
+        if parts.after_first_step and not extra:
+            # each comes back after the next step if it says so; none of their time is a step's
+            parts.after_first_step[:] = [look for look in parts.after_first_step if look()]
+            tagger.unsettled = max(tagger.unsettled, parts.refill_steps)
+            ledger.begin()
         if stopping:
             return step + 1
     return last_step
@@ -170,15 +189,43 @@ def evaluate(parts: Parts, batches: int) -> float | None:
     """
     model, precision = parts.state.model, parts.state.precision
     total = torch.zeros(2, dtype=torch.float64)
+    shared = getattr(parts.strategy, "collective_forward", False) and not parts.world.alone
     model.eval()
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        for batch in held_out(parts, batches):
+        for batch, counts in _in_step(parts, batches) if shared else _all(parts, batches):
             with precision.forward():
                 summed, weight = parts.loss(model, batch)
-            total += torch.tensor([float(summed), float(weight)], dtype=torch.float64)
+            if counts:
+                total += torch.tensor([float(summed), float(weight)], dtype=torch.float64)
+    settle(parts)
     model.train()
     summed_all, weight_all = sum_over_ranks(total, parts.world).tolist()
     return summed_all / weight_all if weight_all else None
+
+
+def settle(parts: Parts) -> None:
+    """After forwards without a backward: what they gathered is given back."""
+    give_back = getattr(parts.strategy, "settle", None)
+    if give_back is not None:
+        give_back(parts.model)
+
+
+def _all(parts: Parts, batches: int) -> Iterator[tuple[Batch, bool]]:
+    return ((batch, True) for batch in held_out(parts, batches))
+
+
+def _in_step(parts: Parts, batches: int) -> Iterator[tuple[Batch, bool]]:
+    """(batch, does it count): the same number on every rank, for each forward is a collective. A
+    rank that has no more gives its last once more; nothing where a rank has none at all."""
+    mine = held_out(parts, batches)
+    last = batch = next(mine, END)
+    if any(gather(batch is END, parts.world)):
+        print("WARNING no held-out loss: there are fewer held-out samples than ranks", flush=True)
+        return
+    while max_over_ranks(torch.tensor([batch is not END]).int(), parts.world)[0]:
+        last = last if batch is END else batch
+        yield last, batch is not END
+        batch = next(mine, END)
 
 
 def _ended(parts: Parts, step: int) -> DataError:

@@ -66,6 +66,17 @@ def open_world(device: str, timeout_s: float, group: bool, store: Any = None) ->
         dist.destroy_process_group()
 
 
+def short_timeouts(seconds: float) -> bool:
+    """Collectives begun from now on wait at most so long, in every group of this process: those
+    of device meshes too. Until the first step is done they wait longer, for loading and compiling.
+    False: once is enough.
+    """
+    c10d = dist.distributed_c10d
+    for group in c10d._world.pg_map if dist.is_initialized() else ():
+        c10d._set_pg_timeout(datetime.timedelta(seconds=seconds), group)
+    return False
+
+
 def sum_over_ranks(values: torch.Tensor, world: World) -> torch.Tensor:
     """The sum over ranks, on the CPU. Small tensors at the edges of a job, never in the loop."""
     return _reduce(values, world, dist.ReduceOp.SUM)

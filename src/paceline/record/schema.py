@@ -23,7 +23,11 @@ STATES = (
 RAN = ("completed", "invalid")
 """States of a job that ran to its end; `invalid`: a gate says that it didn't train."""
 
+COMPUTE_DTYPES = ("float32", "tfloat32", "float16", "bfloat16")
+"""Of matrix products, finest first; tfloat32 rounds like float16."""
+
 PHASES_S = (
+    "restart",
     "startup",
     "build",
     "loader_start",
@@ -38,6 +42,7 @@ PHASES_S = (
     "checkpoint",
     "profiler",
     "evaluate",
+    "gates",
     "intervene",
     "finish",
     "other",
@@ -62,12 +67,14 @@ def empty_record() -> dict[str, Any]:
                 "seed",
                 "command",
                 "rerun",
+                "nudge",
                 "started_at",
             ]
         ),
         "status": dict.fromkeys(
             ["state", "kind", "message", "phase", "step", "rank", "traceback", "exit_code"]
-        ),
+        )
+        | {"restarts": []},
         "validity": {"verdict": None, "reasons": []},
         "requested": {},
         "effective": {},
@@ -101,8 +108,24 @@ def empty_record() -> dict[str, Any]:
             "steady_phases_s": None,
             "per_rank": [],
             "slowest_rank": None,
+            "own_step_s": None,
         },
-        "memory": {"peak_device_gib": None, "peak_host_gib": None},
+        "comm": dict.fromkeys(
+            [
+                "backend",
+                "collectives",
+                "bytes_per_step",
+                "gradient_bytes_per_step",
+                "gradient_bytes_uncompressed",
+                "reductions",
+                "expected",
+                "exposed_s",
+                "overlap_s",
+                "compute_s",
+                "unused_in_some_step",
+            ]
+        ),
+        "memory": {"peak_device_gib": None, "peak_host_gib": None, "estimate": None},
         "utilisation": {"gpu_percent": None, "cpu_percent": None, "power_w": None},
         "numerics": {
             "loss": [],
@@ -114,6 +137,10 @@ def empty_record() -> dict[str, Any]:
             "samples_digest": None,
             "params_changed": None,
             "grads_equal": None,
+            "gradient": dict.fromkeys(
+                ["error", "eager_error", "allowed", "norm", "norm_error", "sketch", "why"]
+            ),
+            "coupled_by": [],
             "skipped_steps": None,
             "loss_scale": None,
             "unused_parameters": [],
@@ -146,6 +173,12 @@ def empty_record() -> dict[str, Any]:
         "diagnosis": {"bound": None, "rank": None, "share": None, "evidence": [], "advice": []},
         "environment": {},
     }
+
+
+def coarsest(*dtypes: str) -> str:
+    """That of COMPUTE_DTYPES which rounds most; others (float64) count as float32."""
+    known = [d for d in dtypes if d in COMPUTE_DTYPES]
+    return max(known, key=COMPUTE_DTYPES.index, default=COMPUTE_DTYPES[0])
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -81,13 +81,13 @@ def counter_run_lines(record: dict[str, Any]) -> Lines:
         if run["name"] == "cached_batch":
             gain = f"{run['speedup']:.3f} times{_interval(run['speedup_ci95'])}"
             texts.append(f"{rate} with a perfect loader (one cached batch), {gain} this job's")
-        else:
+        elif run["name"] == "loader_alone":
             texts.append(f"{rate} from the loader alone, without training")
     return _labelled("ceiling", texts)
 
 
 def training_lines(record: dict[str, Any]) -> Lines:
-    """Steps that fp16 skipped; parameters and layers that got no gradient."""
+    """Steps that fp16 skipped; how right the first gradient was; what got no gradient."""
     numerics = record["numerics"]
     lines: Lines = []
     skipped = numerics["skipped_steps"]
@@ -96,10 +96,35 @@ def training_lines(record: dict[str, Any]) -> Lines:
         which = f" ({_names([str(s) for s in skipped])})" if skipped else ""
         text = f"{_count(len(skipped), 'step')} of overflow{which}; loss scale {scale} at the end"
         lines.append(("skipped", text))
+    found = numerics["gradient"]
+    if found["error"] is not None:
+        lines.append(
+            (
+                "gradient",
+                f"first step {found['error']:.1e} off its float64 reference, eager "
+                f"{found['eager_error']:.1e}, {found['allowed']:.0e} allowed",
+            )
+        )
     names = numerics["unused_layers"] or numerics["unused_parameters"]
     if names:
         lines.append(("unused", f"{_names(names)}: no gradient reached them in the last step"))
     return lines
+
+
+def restart_lines(record: dict[str, Any]) -> Lines:
+    """What the ranks were started again after, and the time that it cost."""
+    restarts = record["status"]["restarts"]
+    if not restarts:
+        return []
+    texts = [
+        f"after {why['kind']} of rank {why['rank']}"
+        + ("" if why["step"] is None else f" in step {why['step']}")
+        for why in restarts
+    ]
+    resumed = record["checkpoint"]["resumed_from"]
+    went_on = "from step 0" if resumed is None else f"from step {resumed}"
+    texts[-1] += f"; {record['ledger']['phases_s']['restart']:.1f} s lost, went on {went_on}"
+    return _labelled("restarted", _some(texts, "restarts"))
 
 
 def _against_eager(found: dict[str, Any]) -> list[str]:

@@ -12,9 +12,9 @@ from paceline.compare import columns
 from paceline.compare.columns import figure
 from paceline.compare.verdict import ONE_REPEAT
 from paceline.record.schema import RAN
-from paceline.report import levers
+from paceline.report import comm, levers, size
 
-DROPPED = ("note", "steady", "loss off", "peak GiB", "final loss", "recompiles", "compile s")
+DROPPED = ("note", "steady", "numerics", "peak GiB", "final loss", "recompiles", "compile s")
 """Columns a narrow terminal goes without, the least important first; a note becomes a line."""
 
 NOTE_WIDTH = 40
@@ -93,12 +93,13 @@ def job(record: dict[str, Any], console: Console) -> None:
     head.append(f"  {status['state']}", STYLES.get(status["state"], ""))
     head.append(f", {validity['verdict']}", "green" if validity["verdict"] == "valid" else "red")
     console.print(head, soft_wrap=True)
-    lines = _rate(record) + _batch(record) + _phases(record) + levers.counter_run_lines(record)
+    lines = _rate(record) + _batch(record) + size.scaling_lines(record) + _phases(record)
+    lines += levers.counter_run_lines(record) + comm.lines(record)
     lines += _training(record) + _ran_as(record)
     reasons = validity["reasons"][:REASONS]
     label = "not known" if validity["verdict"] == "valid" else "validity"
     lines += [(label if i == 0 else "", reason) for i, reason in enumerate(reasons)]
-    lines += _diagnosis(record)
+    lines += _diagnosis(record) + levers.restart_lines(record)
     lines.append(("record", f"{record['job']['dir']}/result.json"))
     for name, text in lines:
         _say(console, f"  {name:<11}{text}")
@@ -223,7 +224,8 @@ def _training(record: dict[str, Any]) -> list[tuple[str, str]]:
     lines += levers.training_lines(record)
     peaks = {"device": memory["peak_device_gib"], "host": memory["peak_host_gib"]}
     known = [f"{name} {gib:.2f} GiB" for name, gib in peaks.items() if gib is not None]
-    return [*lines, ("memory", ", ".join(known) + " at most")] if known else lines
+    lines += [("memory", ", ".join(known) + " at most")] if known else []
+    return lines + size.memory_lines(record)
 
 
 def _ran_as(record: dict[str, Any]) -> list[tuple[str, str]]:

@@ -1,6 +1,13 @@
 """The words of the house: errors, settings, facts, protocols. Imports no torch by itself."""
 
-from paceline.types.errors import CheckpointError, ConfigError, DataError, Failed, Nonfinite
+from paceline.types.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    Failed,
+    Nonfinite,
+    NotTraining,
+)
 from paceline.types.facts import CompileReport, Context, TrainState, World
 from paceline.types.protocols import (
     ActivationCheckpointing,
@@ -15,7 +22,7 @@ from paceline.types.protocols import (
     Profiler,
     Strategy,
 )
-from paceline.types.settings import Launch, Measure, Run, Sweep, at_least
+from paceline.types.settings import Launch, Measure, Run, Scaling, Sweep, at_least
 
 __all__ = [
     "ActivationCheckpointing",
@@ -35,9 +42,11 @@ __all__ = [
     "Loss",
     "Measure",
     "Nonfinite",
+    "NotTraining",
     "Precision",
     "Profiler",
     "Run",
+    "Scaling",
     "Strategy",
     "Sweep",
     "TrainState",

@@ -19,6 +19,10 @@ class Nonfinite(Exception):
         self.step = step
 
 
+class NotTraining(Exception):
+    """The optimizer doesn't train the model; says what it leaves out."""
+
+
 class DataError(Exception):
     """The data source cannot give what was asked for; says which rank and step."""
 

@@ -5,7 +5,7 @@ Shapes: B = local micro-batch, T = sequence length. Units stand in names: `_s`, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -71,7 +71,10 @@ class Compile(Protocol):
 
     compare_eager: bool
 
-    def __call__(self, module: nn.Module) -> None: ...
+    def __call__(self, module: nn.Module, inner: Sequence[nn.Module] = ()) -> None:
+        """Compile `module`; where a wrapper acts between the modules `inner` of it, those one by
+        one, whatever the scope."""
+        ...
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """The same for the optimizer's step, before a scheduler is made for it."""
@@ -126,7 +129,20 @@ class Precision(Protocol):
 
 
 class CommHook(Protocol):
-    """How gradients travel between ranks. Its state is this rank's own: no two ranks share it."""
+    """How gradients travel between ranks. Its state is this rank's own: no two ranks share it.
+
+    `lossy_rtol`: the relative L2 error that it may add to the gradient of the first step; 0: none.
+    `overflow`: what to say of a gradient that `take_nonfinite` finds; None where it finds none.
+    Optional: `reductions`, all-reduces for each of DDP's buckets now (absent: 1); `sent`, the bytes
+    of each of a step's, where threads of the hook's own begin some (absent or None: those that are
+    seen are all); `waited_s`, seconds that backward has stood still inside of it (absent: 0).
+    """
+
+    @property
+    def lossy_rtol(self) -> float: ...
+
+    @property
+    def overflow(self) -> str | None: ...
 
     def register(self, model: nn.Module) -> None:
         """Hook into a model that a strategy has just wrapped."""
@@ -157,9 +173,12 @@ class ActivationCheckpointing(Protocol):
 class Strategy(Protocol):
     """Owns the order of placement, wrapping and compiling. Optional: `building(world)`, a context
     manager around the making of the model; `collective_forward`: each forward is a collective, so
-    that all ranks must take part in every one; `describe(model)`, what was wrapped in which order,
-    for the record; `explain(error, model)`: an error of the wrapper in a sentence, None for any
-    other."""
+    that all ranks must take part in every one; `settle(model)`, after forwards without a backward:
+    give back what they gathered; `describe(is_compiled)`, what was wrapped, in that order, for the
+    record; `explain(error, model)`: an error of the wrapper in a sentence, None for any other;
+    `reductions(model)`, of gradients that a step needs (of DDP and FSDP they are known anyway);
+    `unused_in_some_step(model)`, names of parameters that some rank left without a gradient in some
+    step, None where nobody looked."""
 
     def wrap(
         self,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paceline.controller.rules import levers, scale, steps, world
+from paceline.controller.rules import levers, nodes, scale, scaling, sharding, steps, world
+from paceline.controller.rules.nodes import node_rank
 from paceline.controller.rules.rule import WORLD, Config, Rules
-from paceline.controller.rules.world import world_size
+from paceline.controller.rules.world import local_world_size, world_size
 
-__all__ = ["RULES", "broken_rules", "world_size"]
+__all__ = ["RULES", "broken_rules", "local_world_size", "node_rank", "world_size"]
 
 
 def broken_rules(
@@ -36,4 +37,12 @@ def _touches(reads: Iterable[str], wrong: Iterable[str]) -> bool:
     )
 
 
-RULES: Rules = (*world.RULES, *scale.RULES, *steps.RULES, *levers.RULES)
+RULES: Rules = (
+    *world.RULES,
+    *nodes.RULES,
+    *scale.RULES,
+    *scaling.RULES,
+    *sharding.RULES,
+    *steps.RULES,
+    *levers.RULES,
+)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from typing import Any
 
+from paceline.config import is_settings, locate
+from paceline.config.hints import hints_of
 from paceline.controller.rules.device import FIRST_TF32_DEVICE, newest_cuda_device, on_cuda
 from paceline.controller.rules.rule import Config, Rules
 
@@ -59,9 +62,30 @@ def _compiled_step(config: Config, choices: Config, world: int) -> str | None:
     return None
 
 
+def _blocks(config: Config, choices: Config, world: int) -> str | None:
+    """Where the model's class is known before it is made; else the ranks say so."""
+    chosen = locate(config["activation_checkpointing"]["_target_"])
+    if not getattr(chosen, "wraps_blocks", False):
+        return None
+    model = _class(locate(config["model"]["_target_"]))
+    if model is None or hasattr(model, "blocks"):
+        return None
+    return (
+        f"activation_checkpointing={choices.get('activation_checkpointing')}: {model.__name__} "
+        "doesn't define blocks() -> list of modules; define it, or use activation_checkpointing=off"
+    )
+
+
+def _class(target: Any) -> type | None:
+    """The class of the model that a target makes: what `open` is annotated to return, or itself."""
+    made = hints_of(target.open).get("return") if is_settings(target) else target
+    return made if isinstance(made, type) else None
+
+
 RULES: Rules = (
     (("compile", "run.device"), _compiler),
     (("compile", "run.device"), _cuda_graphs),
     (("compile", "optimizer"), _compiled_step),
     (("precision", "run.device"), _tf32),
+    (("activation_checkpointing", "model"), _blocks),
 )

@@ -13,5 +13,5 @@ Rule = Callable[[Config, Config, int], str | None]
 Rules = tuple[tuple[tuple[str, ...], Rule], ...]
 """(the keys that a rule reads, the rule)"""
 
-WORLD = ("launch.nproc", "strategy", "run.device")
+WORLD = ("launch.nproc", "launch.nnodes", "strategy", "run.device")
 """What the number of ranks comes from."""

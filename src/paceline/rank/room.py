@@ -1,0 +1,65 @@
+"""The memory that a rank may have on this host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from paceline.types import World
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+LIMITS = {
+    "memory.max": ("memory.current", "inactive_file"),
+    "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
+}
+"""Of cgroups v2 and v1: the file of the limit -> that of the use, the key in `memory.stat` of file
+pages that nobody used lately, which the kernel drops before it refuses memory."""
+
+
+def available_bytes(world: World) -> int:
+    """CUDA: all memory of the rank's device. CPU: what is free on this host, or is left to the
+    cgroups of this process where that is less, shared by the ranks on it."""
+    if world.device.type == "cuda":
+        return torch.cuda.get_device_properties(world.device).total_memory
+    left = [psutil.virtual_memory().available, *left_to_cgroups()]
+    return min(left) // int(os.environ.get("LOCAL_WORLD_SIZE", world.world_size))
+
+
+def shards(strategy: Mapping[str, Any], world: World) -> int:
+    """Over how many ranks FSDP shares: all; HSDP: those of a group (see strategy/hsdp.py)."""
+    asked, size = strategy.get("shard_ranks"), world.world_size
+    if isinstance(asked, int):
+        return asked
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    return size if asked is None else local if local < size else max(1, size // 2)
+
+
+def left_to_cgroups(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> Iterator[int]:
+    """Bytes that each cgroup may still take, from this process's own up to the root."""
+    try:
+        lines = proc.read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):  # v2: one hierarchy for all
+            folder = root / controllers / path.lstrip("/")
+            for one in (folder, *folder.parents):
+                if one.is_relative_to(root / controllers):
+                    yield from _left(one)
+
+
+def _left(cgroup: Path) -> Iterator[int]:
+    for limit, (used, dropped) in LIMITS.items():
+        try:
+            most, now = (int((cgroup / name).read_text()) for name in (limit, used))
+            stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):  # no such file here, or its limit is `max`
+            continue
+        yield max(0, most - now + int(stat.get(dropped, 0)))
