@@ -98,7 +98,8 @@ def test_a_stopped_job_of_shards_goes_on_bit_for_bit(
     words += ["model.hidden=[64,64]", "launch.threads_per_rank=1"]
     unbroken = command(*words, "hydra.run.dir=unbroken").jobs(".")[0]
     first = command.start(*words, "checkpoint.every_steps=5", "hydra.run.dir=broken")
-    until(lambda: list(command.cwd.glob("broken/checkpoint/step_*")))
+    saved = command.cwd / "broken" / "checkpoint"
+    until(lambda: [p for p in saved.glob("step_*") if p.name >= "step_00000030"])  # steady by then
     first.send_signal(signal.SIGTERM)
     assert command.wait(first).code == 75
     again = command(*words, "checkpoint.every_steps=5", "hydra.run.dir=broken")
@@ -107,6 +108,10 @@ def test_a_stopped_job_of_shards_goes_on_bit_for_bit(
     assert 0 < broken["checkpoint"]["resumed_from"] < 200
     assert broken["numerics"]["loss"] == unbroken["numerics"]["loss"]
     assert broken["numerics"]["eval_loss"] == unbroken["numerics"]["eval_loss"]
+    # both rates are known, that of the attempt which was stopped and that after it
+    (before,) = broken["checkpoint"]["steady_before"]
+    assert before > 0
+    assert f"steady before, {broken['throughput']['steady_units_per_s']:,.0f} now" in again.out
 
 
 def test_blocks_are_asked_for_where_there_are_none(command: Command) -> None:

@@ -75,6 +75,14 @@ def set_aside(directory: Path) -> None:
         shutil.move(path, attempt / path.name)
 
 
+def rates_before(directory: Path) -> list[float]:
+    """Steady units / s of the attempts that were told to stop, the oldest first: whether a job goes
+    on as fast as it went."""
+    records = [read_json(p) for p in sorted(directory.glob("attempts/*/result.json"))]
+    rates = [record["throughput"]["steady_units_per_s"] for record in records if record]
+    return [rate for rate in rates if rate is not None]
+
+
 def keep_log(directory: Path, restart: int) -> None:
     """Before ranks are started again: move what the attempt before left to log/restart{n}."""
     log = directory / "log"

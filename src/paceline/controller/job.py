@@ -13,7 +13,14 @@ from rich.console import Console
 from paceline import config as checker
 from paceline.controller.agreement import introduction
 from paceline.controller.attempt import follow, freeze, node_directory, run_attempt, say_restart
-from paceline.controller.directory import FROZEN, claim, finished, keep_log, set_aside
+from paceline.controller.directory import (
+    FROZEN,
+    claim,
+    finished,
+    keep_log,
+    rates_before,
+    set_aside,
+)
 from paceline.controller.launch import Ended
 from paceline.controller.meet import Follower, Lead, open_meeting
 from paceline.controller.plan import Job
@@ -112,6 +119,7 @@ def complete(
     if record["status"]["state"] in RAN:
         units = record["throughput"]["units_used"]
         record["throughput"]["end_to_end_units_per_s"] = units / record["ledger"]["wall_s"]
+        record["checkpoint"]["steady_before"] = rates_before(job.directory)
         diagnose = checker.build(job.config["diagnose"])
         record["diagnosis"] |= diagnose.explain(record)
     return record

@@ -15,6 +15,7 @@ from paceline.rank.ledger import (
     PROFILED,
     SKIPPED,
     STEADY,
+    TAGS,
     UNHURRIED,
     WARMUP,
     Steps,
@@ -23,7 +24,8 @@ from paceline.rank.sections import Gathered
 from paceline.rank.timings import Timed
 from paceline.rank.train import Parts
 from paceline.rank.world import gather, max_over_ranks
-from paceline.record.schema import write_json
+from paceline.record import measure
+from paceline.record.schema import empty_record, write_json
 
 WAITS = ("checkpoint", "profiler")
 """Phases that are no work of a step."""
@@ -59,6 +61,17 @@ def write_account(
     sections.write_steps(directory / "steps.npz", parts, found)
     write_json(directory / "result.json", record)
     return record
+
+
+def write_stopped(parts: Parts, directory: Path) -> None:
+    """Rank 0's rate so far, of a job that was told to stop: a resumed one is compared with it."""
+    if parts.world.rank:
+        return
+    record, steps = empty_record(), parts.ledger.steps()
+    units_per_step = parts.units_used * parts.world.world_size / max(len(steps.step), 1)
+    rates, _ = measure.steady_section(steps.step_s, steps.tag, TAGS, units_per_step, 0.0)
+    record["throughput"] |= rates | {"unit": parts.state.data.unit}
+    write_json(directory / "result.json", record)
 
 
 def add_counter_runs(

@@ -19,7 +19,7 @@ import yaml
 
 from paceline import config
 from paceline.rank import process
-from paceline.rank.account import add_counter_runs, write_account
+from paceline.rank.account import add_counter_runs, write_account, write_stopped
 from paceline.rank.build import build
 from paceline.rank.failure import write_failure
 from paceline.rank.first_step import FirstStep
@@ -119,7 +119,7 @@ def _run(
             done = train(parts, first, parts.run.steps)
         parts.checkpoint.finish()
         if stop.settle():
-            return _stopped(parts, stop)
+            return _stopped(parts, stop, directory)
 
         at["phase"], start = "evaluate", time.perf_counter()
         eval_loss = evaluate(parts, parts.run.eval_batches)
@@ -193,8 +193,9 @@ def _leaves(prefix: str, node: Any) -> list[tuple[str, Any]]:
     return [(prefix, node)]
 
 
-def _stopped(parts: Parts, stop: StopFlag) -> str:
+def _stopped(parts: Parts, stop: StopFlag, directory: Path) -> str:
     parts.curves.fold(parts.world)  # raises if that is why all stopped
+    write_stopped(parts, directory)
     saved = any(s["step"] == parts.state.step for s in parts.checkpoint.report()["saves"])
     print(
         f"stopped by {signal.Signals(stop.signal).name} after step {parts.state.step}", flush=True

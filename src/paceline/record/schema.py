@@ -168,7 +168,7 @@ def empty_record() -> dict[str, Any]:
             "break_even_why": None,
         },
         "counter_runs": [],
-        "checkpoint": {"saves": [], "resumed_from": None},
+        "checkpoint": {"saves": [], "resumed_from": None, "steady_before": []},
         "profiler": {"traces": [], "summaries": [], "overhead_ratio": None},
         "diagnosis": {"bound": None, "rank": None, "share": None, "evidence": [], "advice": []},
         "environment": {},

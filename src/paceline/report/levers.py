@@ -114,8 +114,9 @@ def training_lines(record: dict[str, Any]) -> Lines:
 def restart_lines(record: dict[str, Any]) -> Lines:
     """What the ranks were started again after, and the time that it cost."""
     restarts = record["status"]["restarts"]
+    lines = _resumed(record)
     if not restarts:
-        return []
+        return lines
     texts = [
         f"after {why['kind']} of rank {why['rank']}"
         + ("" if why["step"] is None else f" in step {why['step']}")
@@ -124,7 +125,17 @@ def restart_lines(record: dict[str, Any]) -> Lines:
     resumed = record["checkpoint"]["resumed_from"]
     went_on = "from step 0" if resumed is None else f"from step {resumed}"
     texts[-1] += f"; {record['ledger']['phases_s']['restart']:.1f} s lost, went on {went_on}"
-    return _labelled("restarted", _some(texts, "restarts"))
+    return lines + _labelled("restarted", _some(texts, "restarts"))
+
+
+def _resumed(record: dict[str, Any]) -> Lines:
+    """Is it as fast as before it was stopped?"""
+    found, rate = record["checkpoint"], record["throughput"]
+    if not found["steady_before"] or found["resumed_from"] is None:
+        return []
+    before, now = figure(found["steady_before"][-1]), figure(rate["steady_units_per_s"])
+    text = f"from step {found['resumed_from']}: {before} {rate['unit']}/s steady before, {now} now"
+    return [("resumed", text)]
 
 
 def _against_eager(found: dict[str, Any]) -> list[str]:
