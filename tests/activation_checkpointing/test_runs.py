@@ -76,6 +76,7 @@ def test_the_estimate_knows(swept: Done) -> None:
     assert 0 < kept["blocks"] < kept["selective"] <= kept["off"]
 
 
+@pytest.mark.slow
 class TestWithoutBlocks:
     def test_it_is_refused_before_the_start(self, tmp_path: Path) -> None:
         words = [f"model._target_={__name__}.Headed", "activation_checkpointing=blocks"]

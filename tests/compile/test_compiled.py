@@ -39,6 +39,7 @@ def run(command: Command, *words: str, **env: str) -> Done:
     return command(*words, env={**OWN, **env})
 
 
+@pytest.mark.slow
 def test_modules_of_torch_itself_are_compiled(command: Command) -> None:
     # module.compile() runs these eager without a word: docs/design.md, 10
     words = ["model._target_=mine.sequential,mine.encoder", *OWN_MODEL]
@@ -149,6 +150,7 @@ class TestNothingCompiled:
         assert "compile=inductor: it needs a C++ compiler for CPU kernels" in done.err + done.out
         assert done.jobs() == []
 
+    @pytest.mark.slow
     def test_a_compiler_that_does_not_work(self, command: Command) -> None:
         broken = command.cwd / "broken-cxx"
         broken.write_text("#!/bin/sh\nexit 1\n")
@@ -194,6 +196,7 @@ def test_equal_blocks_are_compiled_once(command: Command) -> None:
     assert record["compile"]["recompiles"] == []
 
 
+@pytest.mark.slow
 def test_a_compiled_step_of_the_optimizer(command: Command) -> None:
     # the learning rate changes every step: as a number it would recompile every step
     words = ["optimizer=adamw", "scheduler=warmup_cosine", "scheduler.warmup_steps=5"]

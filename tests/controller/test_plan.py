@@ -99,6 +99,7 @@ def test_of_a_job(command: Command) -> None:
     assert memory.endswith("use strategy=fsdp over more ranks")
 
 
+@pytest.mark.slow
 def test_of_a_sweep_that_is_partly_done(command: Command, tmp_path: Path) -> None:
     typed = ["-m", "run.seed=1,2", "hydra.sweep.dir=s", "plan=true"]
     first = command(*typed)

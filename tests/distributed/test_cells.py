@@ -183,6 +183,7 @@ def test_a_cell_that_trains_otherwise_fails_the_gate_against_the_baseline(comman
     assert swept.done.code == 3
 
 
+@pytest.mark.slow
 def test_a_stock_launcher_ends_with_the_table_too(command: Command) -> None:
     words = ["data.global_batch_size=64,32", "hydra/launcher=basic"]
     swept = sweep(command, *TINY, *words)
@@ -207,6 +208,7 @@ def test_a_sweeper_gets_a_rate_or_a_typed_failure(command: Command) -> None:
     assert [r["state"] for r in done.table()["rows"]] == ["completed", "failed"]
 
 
+@pytest.mark.slow
 def test_repeats_are_the_outermost_loop_wherever_they_are_typed(command: Command) -> None:
     done = command("-m", *TINY, "run.steps=10", "strategy=single,ddp", "repeat=range(2)")
     assert done.code == 0, done.err

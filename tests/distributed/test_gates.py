@@ -135,6 +135,7 @@ def test_such_a_cell_cannot_win(command: Command) -> None:
     assert rows[1]["state"] == "failed"
 
 
+@pytest.mark.slow
 def test_another_loss_is_other_work(command: Command) -> None:
     (command.cwd / "mine.py").write_text(MINE)
     (command.cwd / "conf" / "loss").mkdir(parents=True)

@@ -238,6 +238,7 @@ def test_known_gradients(command: Command) -> None:
     assert inverted["numerics"]["gradient"]["error"] == pytest.approx(2.5 / 13, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_other_samples_than_the_baselines(command: Command) -> None:
     words = [*TINY, "data._target_=mine.Data", "data.loader.prefetch_factor=2,3,4"]
     found = swept(command, *words)
@@ -249,6 +250,7 @@ def test_other_samples_than_the_baselines(command: Command) -> None:
     assert f"{63 * 30} samples were used in 30 steps, {64 * 30}" in lost["validity"]["reasons"][0]
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_rests_is_told_from_rounding(command: Command) -> None:
     words = [*TINY, "precision=mine", "precision.rests_every=0,10", "run.accumulation_steps=1,4"]
     found = swept(command, *words, "sweep.nudged_baselines=4")
@@ -286,6 +288,7 @@ def assert_honest(found: Swept) -> None:
         assert sketches.setdefault(numerics["init_digest"], sketch) == pytest.approx(sketch)
 
 
+@pytest.mark.slow
 def test_honest_cells_pass(command: Command) -> None:
     assert_honest(swept(command, *HONEST, "precision=fp32,bf16", "sweep.nudged_baselines=4"))
 

@@ -111,6 +111,7 @@ def test_the_table_has_the_swept_keys_and_says_that_it_cannot_tell(swept: Done) 
     assert all(row["validity"] == "valid" for row in table["rows"])
 
 
+@pytest.mark.slow
 def test_masked_tokens_weigh_right(command: Command) -> None:
     # every space is masked, so that micro-batches and ranks have different weights
     done = command(

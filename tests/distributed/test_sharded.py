@@ -91,6 +91,7 @@ def test_compiled_units_leave_no_graph_break(command: Command) -> None:
     assert record["compile"]["graph_breaks"] == []
 
 
+@pytest.mark.slow
 def test_a_stopped_job_of_shards_goes_on_bit_for_bit(
     command: Command, until: Callable[..., None]
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_stopped_job_of_shards_goes_on_bit_for_bit(
     assert f"steady before, {broken['throughput']['steady_units_per_s']:,.0f} now" in again.out
 
 
+@pytest.mark.slow
 def test_blocks_are_asked_for_where_there_are_none(command: Command) -> None:
     (command.cwd / "mine.py").write_text(
         "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self):\n"
