@@ -201,7 +201,7 @@ def summary(
         "validity": verdicts,
         "baseline_loss": baseline["numerics"]["final_loss"],
         "numerics": numerics,
-        "ok": fine and off <= SHARE_TOLERANCE and np.exp(gain.value) >= RATE_TARGET,
+        "ok": bool(fine and off <= SHARE_TOLERANCE and np.exp(gain.value) >= RATE_TARGET),
     }
 
 
@@ -225,7 +225,9 @@ def print_result(found: dict[str, Any]) -> None:
     ends = ", ".join(f"{end:.3f}" for end in found["fp16_ratio_ci95"])
     print(f"fp16 gives {found['fp16_ratio']:.3f} [{ends}] times the rate (target {RATE_TARGET})")
     for row in found["numerics"]:
-        print(f"gates: {row['overrides']}: {row['validity']}, {row['numerics']}")
+        what = {key: row["overrides"][key] for key in ("strategy", "comm_hook")}
+        said = {key: value for key, value in row["numerics"].items() if value}
+        print(f"gates: {what}: {row['validity']} {said or ''}")
     print("ok" if found["ok"] else "NOT as it should be")
 
 
