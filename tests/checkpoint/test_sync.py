@@ -133,3 +133,27 @@ def test_it_loads_without_paceline_and_without_pickled_code(tmp_path: Path) -> N
     checkpoint(tmp_path).save(state(0), 3, now=False)
     path = tmp_path / "checkpoint" / "step_00000003" / "state.pt"
     assert set(torch.load(path, weights_only=True)) >= {"model", "optimizer", "scheduler", "ranks"}
+
+
+@pytest.mark.parametrize("at", [0.3, 0.5, 0.7])
+def test_damage_is_found_and_named(tmp_path: Path, at: float) -> None:
+    made = state(0)
+    made.model.register_buffer("table", torch.rand(64, 1024))
+    checkpoint(tmp_path).save(made, 3, now=False)
+    path = tmp_path / "checkpoint" / "step_00000003" / "state.pt"
+    raw = bytearray(path.read_bytes())
+    middle = int(at * len(raw))
+    raw[middle : middle + 4096] = bytes(255 - byte for byte in raw[middle : middle + 4096])
+    path.write_bytes(raw)
+    loaded = state(1)
+    loaded.model.register_buffer("table", torch.zeros(64, 1024))
+    with pytest.raises(CheckpointError, match=r"state\.pt is damaged: \['model'\]\['table'\]"):
+        checkpoint(tmp_path).load(loaded)
+
+
+def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    checkpoint(tmp_path).save(state(0), 3, now=False)
+    path = tmp_path / "checkpoint" / "step_00000003" / "state.pt"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match=r"state\.pt can't be read"):
+        checkpoint(tmp_path).load(state(1))

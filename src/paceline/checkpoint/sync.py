@@ -18,11 +18,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.distributed as dist
+import xxhash
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map
 
 from paceline.types import CheckpointError, Context, TrainState, World, at_least
+
+WAY_OUT = "remove that directory to go on from the checkpoint before it, or from the start"
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class SyncCheckpoint:
             print("no checkpoint: fresh start", flush=True)
             return 0
         path = committed[-1] / "state.pt"
-        saved = torch.load(path, map_location="cpu", weights_only=True)
+        saved = _read(path)
         ranks = saved["ranks"]
         if len(ranks) != self._world.world_size:
             raise CheckpointError(
@@ -95,6 +98,7 @@ class SyncCheckpoint:
             "history": state.history,
             "ranks": _gather(own, self._world),
         }
+        whole["digests"] = _digests(whole)
         written = 0
         if self._world.rank == 0:
             written = self._write(whole, step)
@@ -145,6 +149,39 @@ class SyncCheckpoint:
         for old in _committed(self._directory)[: -self._settings.keep_last]:
             shutil.rmtree(old)
         return written
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What was saved there. torch reads a file with other bytes than it wrote without a word, so
+    every tensor is held to the digest that was saved beside it."""
+    try:
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        digests = saved.pop("digests")
+    except Exception as error:
+        raise CheckpointError(f"{path} can't be read ({error}); {WAY_OUT}") from error
+    found = _digests(saved)
+    damaged = [name for name in digests if found.get(name) != digests[name]]
+    if damaged:
+        more = f" and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+        raise CheckpointError(
+            f"{path} is damaged: {', '.join(damaged[:3])}{more} are not what was saved; {WAY_OUT}"
+        )
+    return saved
+
+
+def _digests(tree: Any) -> dict[str, int]:
+    """Place of each tensor in a tree -> 64 bits of its bytes."""
+    leaves, _ = tree_flatten_with_path(tree)
+    return {
+        keystr(place): _digest(leaf)
+        for place, leaf in leaves
+        if isinstance(leaf, torch.Tensor) and leaf.numel()
+    }
+
+
+def _digest(tensor: torch.Tensor) -> int:
+    raw: Any = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    return xxhash.xxh3_64_intdigest(raw)
 
 
 def _whole(tree: Any) -> Any:
