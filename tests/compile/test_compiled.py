@@ -77,6 +77,7 @@ def test_fullgraph_stops_at_it_with_the_way_out(command: Command) -> None:
     )
 
 
+@pytest.mark.slow
 def test_fullgraph_that_holds_counts_its_frames(command: Command) -> None:
     # Dynamo's own frame counters stay at 0 under fullgraph
     done = run(command, *COMPILED, *EAGER_BACKEND, "compile.fullgraph=true")
@@ -113,6 +114,7 @@ class TestShapes:
         assert record["compile"]["recompiles"] == []
         assert record["throughput"]["steps_excluded"]["compile"] == 1
 
+    @pytest.mark.slow
     def test_a_short_last_batch(self, command: Command) -> None:
         sizes = [32] * 10 + [7] + [32] * 9 + [7]
         done = run(command, *sized(sizes, 32), *EAGER_BACKEND, "run.steps=30")
@@ -123,6 +125,7 @@ class TestShapes:
         tags = np.load(Path(record["job"]["dir"]) / "steps.npz")["tag"]
         assert np.flatnonzero(tags == 4).tolist() == [0, 10]
 
+    @pytest.mark.slow
     def test_too_many_of_them_run_eager_and_that_is_no_result(self, command: Command) -> None:
         words = [*sized(list(range(8, 38)), 38), *EAGER_BACKEND, "compile.recompile_limit=3"]
         done = run(command, *words, "compile.dynamic=false", "strict=true")
@@ -135,6 +138,7 @@ class TestShapes:
 
 
 class TestNothingCompiled:
+    @pytest.mark.slow
     def test_dynamo_switched_off_from_outside(self, command: Command) -> None:
         done = run(command, *COMPILED, TORCH_COMPILE_DISABLE="1")
         record = done.job()

@@ -97,6 +97,7 @@ def largest(tmp_path_factory: pytest.TempPathFactory) -> Done:
     return done
 
 
+@pytest.mark.slow
 class TestTheLargestThatFits:
     """A layer's output is 256 MiB for 2048 samples at once, and a step keeps several such: with
     512 MiB of room that can't be, an eighth of it can. 1024 samples fail for another reason."""

@@ -62,6 +62,7 @@ def waits(record: dict[str, Any]) -> float:
     return float(phases["data_wait"] / steps)
 
 
+@pytest.mark.slow
 def test_without_workers_all_of_the_work_is_waited_for(jobs: dict[int, dict[str, Any]]) -> None:
     record = jobs[0]
     assert waits(record) >= BATCH * SLEEP_S
@@ -69,15 +70,18 @@ def test_without_workers_all_of_the_work_is_waited_for(jobs: dict[int, dict[str,
     assert ledger["steady_phases_s"]["data_wait"] >= 0.9 * ledger["steady_wall_s"]
 
 
+@pytest.mark.slow
 def test_two_workers_halve_the_wait(jobs: dict[int, dict[str, Any]]) -> None:
     assert 0.35 < waits(jobs[2]) / waits(jobs[0]) < 0.7
 
 
+@pytest.mark.slow
 def test_the_rate_shows_it(jobs: dict[int, dict[str, Any]]) -> None:
     rates = [jobs[n]["throughput"]["steady_units_per_s"] for n in (0, 2)]
     assert rates[1] > 1.4 * rates[0]
 
 
+@pytest.mark.slow
 def test_it_is_the_same_training(jobs: dict[int, dict[str, Any]]) -> None:
     none, two = (jobs[n]["numerics"] for n in (0, 2))
     assert none["loss"] == two["loss"]
@@ -85,6 +89,7 @@ def test_it_is_the_same_training(jobs: dict[int, dict[str, Any]]) -> None:
     assert jobs[0]["job"]["work_hash"] == jobs[2]["job"]["work_hash"]
 
 
+@pytest.mark.slow
 def test_the_record_says_how_many_ran(jobs: dict[int, dict[str, Any]]) -> None:
     for workers, record in jobs.items():
         assert record["effective"]["data"]["workers"] == workers

@@ -48,6 +48,7 @@ def test_a_slow_loader_has_a_high_ceiling(command: Command, workers: int) -> Non
     assert known == pytest.approx(ledger["wall_s"])
 
 
+@pytest.mark.slow
 def test_the_start_of_the_workers_is_in_the_ledger(command: Command) -> None:
     words = [*SLOW[:-1], "data.loader.num_workers=2"]
     record = command(*words, env={"PYTHONPATH": str(ROOT)}).job()

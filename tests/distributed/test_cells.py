@@ -116,6 +116,7 @@ def own(command: Command, text: str, name: str = "mine.py") -> str:
     return "model._target_=mine.Model"
 
 
+@pytest.mark.slow
 class TestWorldSizes:
     """strategy=single,ddp launch.nproc=1,2."""
 
@@ -175,6 +176,7 @@ def test_nothing_leaks_from_one_cell_into_the_next(command: Command) -> None:
         assert record["validity"]["verdict"] == "ineffective"
 
 
+@pytest.mark.slow
 def test_a_cell_that_trains_otherwise_fails_the_gate_against_the_baseline(command: Command) -> None:
     swept = sweep(command, *TINY, own(command, STRANGE), "strategy=single,ddp", "strict=true")
     assert {r["validity"]["verdict"] for r in swept.records} == {"valid"}
@@ -194,6 +196,7 @@ def test_a_stock_launcher_ends_with_the_table_too(command: Command) -> None:
     assert "can't tell" in swept.done.out or "other work" in swept.done.out
 
 
+@pytest.mark.slow
 def test_a_sweeper_gets_a_rate_or_a_typed_failure(command: Command) -> None:
     own(command, SWEEPER, "hydra_plugins/one_by_one.py")
     words = ["run.clip_grad_norm=null", "hydra/sweeper=one_by_one", "optimizer.lr=0.1,1e30"]

@@ -222,6 +222,7 @@ def test_a_strategy_that_drops_or_syncs_wrongly(command: Command) -> None:
         assert any("off its float64 reference" in r for r in record["validity"]["reasons"])
 
 
+@pytest.mark.slow
 def test_known_gradients(command: Command) -> None:
     words = [word for word in TINY if word != "data.flatten=true"]
     words += ["strategy=mine", "run.accumulation_steps=2", "data=known", "model=weight", "loss=sum"]

@@ -81,6 +81,7 @@ def test_a_rank_with_fewer_held_out_batches_takes_part(command: Command) -> None
     assert fsdp == pytest.approx(single, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_compiled_units_leave_no_graph_break(command: Command) -> None:
     done = command(*SMALL_GPT, "strategy=fsdp", "compile=inductor", "compile.compare_eager=false")
     assert done.code == 0, done.err

@@ -58,6 +58,7 @@ def runs(module_command: Command) -> dict[str, dict[str, Any]]:
     return {record["requested"]["precision"]: record for record in records}
 
 
+@pytest.mark.slow
 def test_overflows_are_recorded_and_left_out(runs: dict[str, dict[str, Any]]) -> None:
     numerics = runs["scaled"]["numerics"]
     skipped, norms = numerics["skipped_steps"], numerics["grad_norm"]
@@ -75,6 +76,7 @@ def test_overflows_are_recorded_and_left_out(runs: dict[str, dict[str, Any]]) ->
     assert counted["steps_excluded"]["skipped"] == len([s for s in skipped if s >= 5])
 
 
+@pytest.mark.slow
 def test_the_first_good_step_is_that_of_fp32(runs: dict[str, dict[str, Any]]) -> None:
     # the same parameters on other samples of the same data: unscaled, or it would be 1e5 as large
     scaled, plain = runs["scaled"]["numerics"], runs["fp32"]["numerics"]
@@ -85,12 +87,14 @@ def test_the_first_good_step_is_that_of_fp32(runs: dict[str, dict[str, Any]]) ->
     assert runs["scaled"]["validity"]["verdict"] == "valid"
 
 
+@pytest.mark.slow
 def test_nothing_is_skipped_where_it_cannot_be(runs: dict[str, dict[str, Any]]) -> None:
     for tag in ("fp32", "bf16_pure"):
         assert runs[tag]["numerics"]["skipped_steps"] is None
         assert runs[tag]["numerics"]["loss_scale"] is None
 
 
+@pytest.mark.slow
 def test_all_of_it_is_bfloat16(runs: dict[str, dict[str, Any]]) -> None:
     seen = runs["bf16_pure"]["effective"]["precision"]
     nothing = {"reduction": None, "float32_matmul": None}  # of one rank, on a CPU
@@ -102,12 +106,14 @@ def test_all_of_it_is_bfloat16(runs: dict[str, dict[str, Any]]) -> None:
     assert runs["bf16_pure"]["validity"]["verdict"] == "valid"
 
 
+@pytest.mark.slow
 def test_an_option_without_effect_is_named(runs: dict[str, dict[str, Any]]) -> None:
     validity = runs["bf16"]["validity"]
     assert validity["verdict"] == "ineffective"
     assert "precision=bf16: the model computed in float32, not bfloat16" in validity["reasons"]
 
 
+@pytest.mark.slow
 def test_unused_parameters_and_layers_are_named(runs: dict[str, dict[str, Any]]) -> None:
     numerics = runs["bf16"]["numerics"]
     inside = [f"never.{layer}.{kind}" for layer in (0, 1) for kind in ("weight", "bias")]
