@@ -97,8 +97,8 @@ def test_memory_that_is_held_in_a_pause_is_no_peak() -> None:
     fresh.pause()
     fresh.resume()
     peaks = Peaks(torch.device("cpu"))
-    before_gib, _ = peaks.most()
     peaks.pause()
+    before_gib, _ = peaks.most()
     held = torch.ones(64 << 20)  # 0.25 GiB
     assert peaks.most()[0] == before_gib
     del held
