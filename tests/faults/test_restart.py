@@ -35,7 +35,7 @@ class Model(nn.Module):
         self.head = nn.Sequential(nn.Linear(inputs, 32), nn.Dropout(0.1), nn.Linear(32, outputs))
         self.die, self.stop, self.nap, self.step = die, stop, nap, 0
         said = Path(f"rank{os.environ['RANK']}.pid")
-        if not said.exists():  # a model is made once more, to hold gradients to
+        if not said.exists():  # only the first start is to be killed
             said.write_text(str(os.getpid()))
 
     def forward(self, x):
