@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,10 @@ def ensure_forkserver() -> int:
     context.set_forkserver_preload(PRELOAD)
     server: Any = multiprocessing.forkserver._forkserver
     before = {name: os.environ.get(name) for name in FORKSERVER_ENV}
-    # ignored by the forkserver, which a signal to the whole process group would end, ranks and all
+    resource_tracker.ensure_running()  # started below, it would let through what is held back
+    # ignored by the forkserver, which a signal to the whole process group would end, ranks and all;
+    # held back here meanwhile, for one that comes while they are ignored would be lost
+    let_through = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     handlers = {s: signal.signal(s, signal.SIG_IGN) for s in FORWARDED}
     os.environ.update(FORKSERVER_ENV)
     try:
@@ -102,6 +106,7 @@ def ensure_forkserver() -> int:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, let_through)
         for name, value in before.items():
             os.environ.pop(name)
             if value is not None:

@@ -54,6 +54,7 @@ def run(job_path: str, launched_at: float, store: Any = None) -> str:
         process.die_with_parent()
         for number in STOPS:  # the forkserver ignores them; until the group is up they just end us
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # it was started with them held back
     if sys.platform == "linux":  # else a rank's loader starts a forkserver of its own, which
         multiprocessing.set_start_method("fork", force=True)  # imports torch and outlives the rank
     process.log_to_stdout()
