@@ -123,6 +123,7 @@ def _entry() -> Callable[[], None]:
         from paceline.controller.plan import make_job
         from paceline.controller.session import SESSION
         from paceline.report.terminal import screen
+        from paceline.types import ConfigError
 
         job = SESSION.job
         if job is None:
@@ -131,7 +132,13 @@ def _entry() -> Callable[[], None]:
             with read_write(root), open_dict(root):
                 root.hydra = hydra_config  # Hydra gives a job's config without it
             job = make_job(root, Path(hydra_config.runtime.output_dir), sweep="stock")
-        return run_job(job, screen())
+        try:
+            return run_job(job, screen())
+        except ConfigError as error:
+            if SESSION.job is None:
+                raise
+            # as an error, Hydra would announce it in a line of its own above ours
+            raise SystemExit(_refusal(error.problems)) from error
 
     called: Callable[[], None] = entry
     return called
