@@ -6,7 +6,7 @@ importable class, checked against its signature.
 
 from paceline.config.build import build, is_settings, locate, settings
 from paceline.config.check import GIVEN, GROUPS, MISSING, check, check_target
-from paceline.config.words import first_line, near, shown, suggest
+from paceline.config.words import first_line, leaves, near, shown, suggest
 
 __all__ = [
     "GIVEN",
@@ -17,6 +17,7 @@ __all__ = [
     "check_target",
     "first_line",
     "is_settings",
+    "leaves",
     "locate",
     "near",
     "settings",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 
@@ -19,6 +19,15 @@ def near(word: str, known: Iterable[str]) -> str:
     by_sound = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_sound, n=1)
     return f"; did you mean {by_sound[close[0]]}?" if close else ""
+
+
+def leaves(node: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of each value in a config; an empty mapping is one."""
+    if not isinstance(node, Mapping) or not node:
+        yield place, node
+        return
+    for key, value in node.items():
+        yield from leaves(value, f"{place}.{key}" if place else str(key))
 
 
 def shown(value: Any) -> str:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.config import leaves
+
 NOT_THE_JOB = ("hydra", "repeat", "plan", "strict", "sweep")
 """Top-level nodes outside config_hash: they change neither what runs nor how it is measured."""
 
@@ -56,7 +58,7 @@ def compared(config: Mapping[str, Any]) -> dict[str, Any]:
     what decides how it ends."""
     kept = ("repeat", "strict", *(key for key in config if key not in NOT_THE_JOB))
     nodes = {key: _without(config[key], NOT_THE_CELL.get(key, ())) for key in kept}
-    return dict(_leaves("", nodes))
+    return dict(leaves(nodes))
 
 
 def unhashed(key: str) -> bool:
@@ -71,12 +73,6 @@ def _without(node: Any, keys: tuple[str, ...]) -> Any:
     if not isinstance(node, Mapping):
         return node
     return {k: v for k, v in node.items() if k not in keys}
-
-
-def _leaves(prefix: str, node: Any) -> list[tuple[str, Any]]:
-    if isinstance(node, Mapping) and node:
-        return [x for k, v in node.items() for x in _leaves(f"{prefix}.{k}".strip("."), v)]
-    return [(prefix, node)]
 
 
 def _digest(value: Any) -> str:

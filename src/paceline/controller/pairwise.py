@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from omegaconf import DictConfig
 
-from paceline.config import shown
+from paceline.config import leaves, shown
 from paceline.controller.cover import Conflict, Values, cover
 from paceline.controller.problems import Findings, examine
 from paceline.controller.rules import RULES, world_size
@@ -150,16 +149,8 @@ def _overlap(one: str, other: str) -> bool:
 
 def _differences(one: Findings, other: Findings) -> set[str]:
     """Where two configs, or the options chosen for them, aren't the same."""
-    a, b = ({**dict(_leaves(f.config)), **f.choices} for f in (one, other))
+    a, b = ({**dict(leaves(f.config)), **f.choices} for f in (one, other))
     missing = object()
     return {
         place for place in a.keys() | b.keys() if a.get(place, missing) != b.get(place, missing)
     }
-
-
-def _leaves(node: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    if not isinstance(node, dict):
-        yield place, node
-        return
-    for key, value in node.items():
-        yield from _leaves(value, f"{place}.{key}" if place else str(key))

@@ -183,15 +183,9 @@ def _same_job_everywhere(job: dict[str, Any], world: World) -> None:
     """Every rank must have read the same config; else name the keys that differ."""
     if len(set(gather(job["identity"]["config_hash"], world))) == 1:
         return
-    flat = [dict(_leaves("", job["config"])) for job in gather(job, world)]
+    flat = [dict(config.leaves(job["config"])) for job in gather(job, world)]
     keys = sorted({k for one in flat for k in one if any(o.get(k) != one[k] for o in flat)})
     raise RuntimeError(f"the ranks have different configs; they differ in {', '.join(keys)}")
-
-
-def _leaves(prefix: str, node: Any) -> list[tuple[str, Any]]:
-    if isinstance(node, dict):
-        return [x for k, v in node.items() for x in _leaves(f"{prefix}.{k}".strip("."), v)]
-    return [(prefix, node)]
 
 
 def _stopped(parts: Parts, stop: StopFlag, directory: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,16 +27,13 @@ def available_bytes(world: World) -> int:
     if world.device.type == "cuda":
         return torch.cuda.get_device_properties(world.device).total_memory
     left = [psutil.virtual_memory().available, *left_to_cgroups()]
-    return min(left) // int(os.environ.get("LOCAL_WORLD_SIZE", world.world_size))
+    return min(left) // world.local_world_size
 
 
 def shards(strategy: Mapping[str, Any], world: World) -> int:
-    """Over how many ranks FSDP shares: all; HSDP: those of a group (see strategy/hsdp.py)."""
-    asked, size = strategy.get("shard_ranks"), world.world_size
-    if isinstance(asked, int):
-        return asked
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-    return size if asked is None else local if local < size else max(1, size // 2)
+    """Over how many ranks FSDP shares: all; HSDP: those of a group."""
+    asked = strategy.get("shard_ranks")
+    return world.world_size if asked is None else world.shard_group(asked)
 
 
 def left_to_cgroups(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> Iterator[int]:

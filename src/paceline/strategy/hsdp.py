@@ -5,7 +5,6 @@ Gathers stay inside a group, as a rule the ranks of a node; only averaged shards
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,9 +31,7 @@ class Hsdp(Fsdp):
     def mesh(self, world: World) -> DeviceMesh:
         """[groups, ranks of a group]. Raises ValueError when groups would be of unequal size."""
         size = world.world_size
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-        own = local if local < size else max(1, size // 2)
-        shard = own if self.shard_ranks == "auto" else self.shard_ranks
+        shard = world.shard_group(self.shard_ranks)
         if size % shard:
             raise ValueError(
                 f"strategy.shard_ranks={shard}: {size} ranks can't be shared into equal groups; "

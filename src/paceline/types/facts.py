@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.types.settings import Run
 
@@ -29,6 +30,18 @@ class World:
     @property
     def alone(self) -> bool:
         return self.world_size == 1
+
+    @property
+    def local_world_size(self) -> int:
+        """Ranks on this node, as launchers set it; else all are here."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
+
+    def shard_group(self, asked: int | Literal["auto"]) -> int:
+        """Ranks over which HSDP shards; auto: those of a node, on a single node half of them."""
+        if asked != "auto":
+            return asked
+        size, local = self.world_size, self.local_world_size
+        return local if local < size else max(1, size // 2)
 
 
 @dataclass(frozen=True)
