@@ -13,6 +13,7 @@ from rich.console import Console
 
 from paceline.controller.adopt import run_adopted
 from paceline.controller.agreement import introduction
+from paceline.controller.identity import work
 from paceline.controller.directory import NODE_FROZEN, keep_log, set_aside
 from paceline.controller.launch import Ended, run_ranks
 from paceline.controller.meet import Follower, Lead
@@ -33,7 +34,11 @@ def freeze(job: Job, path: Path) -> Path:
     frozen = {
         "name": job.name,
         "directory": str(job.directory),
-        "identity": {"config_hash": job.config_hash, "work_hash": job.work_hash},
+        "identity": {
+            "config_hash": job.config_hash,
+            "work_hash": job.work_hash,
+            "work": work(job.config),
+        },
         "overrides": job.overrides,
         "nudge": job.nudge,
         "requested": job.requested,

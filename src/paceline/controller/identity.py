@@ -42,9 +42,18 @@ def config_hash(config: Mapping[str, Any]) -> str:
 def work_hash(config: Mapping[str, Any]) -> str:
     """Names a training: jobs with the same one must have the same losses. Of a frozen config: with
     the batch and the learning rate that `scaling` made."""
-    work = {key: _without(config.get(key), LEVERS.get(key, ())) for key in WORK}
+    return _digest(_work(config))
+
+
+def work(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted key -> value of what `work_hash` is of, to name what differs."""
+    return dict(leaves(_work(config)))
+
+
+def _work(config: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: _without(config.get(key), LEVERS.get(key, ())) for key in WORK}
     run = config.get("run") or {}
-    return _digest(work | {"run": {key: run.get(key) for key in WORK_OF_RUN}})
+    return kept | {"run": {key: run.get(key) for key in WORK_OF_RUN}}
 
 
 def cell_name(choices: Mapping[str, Any], config: Mapping[str, Any]) -> str:

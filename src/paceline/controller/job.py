@@ -149,7 +149,8 @@ def _close_ledger(record: dict[str, Any], wall_s: float, end: float) -> None:
     if ended is None:
         return
     phases["finish"] = end - ended
-    phases["checkpoint"] = (phases["checkpoint"] or 0.0) + phases.pop("load", 0.0)
+    edges = phases.pop("load", 0.0) + phases.pop("join", 0.0)
+    phases["checkpoint"] = (phases["checkpoint"] or 0.0) + edges
     named = sum(v for k, v in phases.items() if v is not None and k != "other")
     phases["other"] = wall_s - named
 

@@ -11,7 +11,17 @@ from paceline.controller.plan import Job
 from paceline.record.schema import coarsest
 
 QUIET = {
-    "checkpoint": {"_target_": "paceline.checkpoint.off.Off"},
+    "checkpoint": {
+        "_target_": "paceline.checkpoint.off.Off",
+        "every_steps": 1,
+        "keep_last": 1,
+        "keep_every": None,
+        "verify": False,
+        "resume": "off",
+        "strict": False,
+        "on_failure": "stop",
+        "mtbf_s": 1.0,
+    },
     "profiler": {"_target_": "paceline.profiler.off.Off"},
     "diagnose": {"_target_": "paceline.diagnose.off.Off"},
 }

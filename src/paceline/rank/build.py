@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -43,14 +44,15 @@ def build(
     world: World,
     stop: StopFlag,
     nudge: dict[str, Any] | None = None,
+    identity: Mapping[str, Any] | None = None,
 ) -> tuple[Parts, str]:
     """The parts, and on rank 0 the digest of the initial parameters as the model was made.
 
-    `nudge`: of a nudged baseline, as in rank/nudge.py.
+    `nudge`: of a nudged baseline, as in rank/nudge.py. `identity`: as in Context.
     """
     run: Run = config.settings(job["run"], Run)
     measure: Measure = config.settings(job["measure"])
-    context = Context(world, run, directory, config.build)
+    context = Context(world, run, directory, config.build, identity or {})
 
     def make(group: str, **given: Any) -> Any:
         return config.build(job[group], context, **given)

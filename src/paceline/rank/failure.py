@@ -88,6 +88,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def _is_disk_full(error: BaseException) -> bool:
+    full = (errno.ENOSPC, errno.EDQUOT)
+    return any(isinstance(one, OSError) and one.errno in full for one in _with_causes(error))
+
+
 def _says_no_memory(text: str) -> bool:
     return any(words in text for words in NO_MEMORY)
 
@@ -105,7 +110,7 @@ def kind_of(error: BaseException, phase: str) -> str:
         (is_out_of_memory(error), "oom"),
         (isinstance(error, Nonfinite), "nonfinite"),
         (isinstance(error, NotTraining), "error"),
-        (isinstance(error, OSError) and error.errno == errno.ENOSPC, "disk_full"),
+        (_is_disk_full(error), "disk_full"),
         (isinstance(error, CheckpointError), "checkpoint_error"),
         (isinstance(error, DataError), "data_error"),
         (module.startswith(("torch._dynamo", "torch._inductor")), "compile_error"),

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from paceline import config
 from paceline.rank import process
 from paceline.rank.account import add_counter_runs, write_account, write_stopped
 from paceline.rank.build import build
-from paceline.rank.failure import write_failure
+from paceline.rank.failure import is_communication, write_failure
 from paceline.rank.first_step import FirstStep
 from paceline.rank.gates import fingerprint
 from paceline.rank.intervene import counter_runs
@@ -95,7 +96,9 @@ def _run(
         spans = {"startup": time.perf_counter() - launched_at}
 
         at["phase"], start = "build", time.perf_counter()
-        parts, init_digest = build(cfg, directory, world, stop, job["nudge"])
+        parts, init_digest = build(
+            cfg, directory, world, stop, job["nudge"], job["identity"]
+        )
         at["parts"] = parts
         spans["build"] = time.perf_counter() - start
 
@@ -116,9 +119,11 @@ def _run(
         spans["loader_start"] = time.perf_counter() - start
 
         at["phase"] = "train"
-        with parts.profiler:
-            done = train(parts, first, parts.run.steps)
-        parts.checkpoint.finish()
+        with _saved(parts, at):
+            with parts.profiler:
+                done = train(parts, first, parts.run.steps)
+            at["phase"], start = "checkpoint", time.perf_counter()
+        spans["join"] = time.perf_counter() - start
         if stop.settle():
             return _stopped(parts, stop, directory)
 
@@ -147,6 +152,22 @@ def _run(
             add_counter_runs(directory, record, found, time.perf_counter() - start)
         parts.batches = iter(())  # lets the loader's workers end before the group does
     return COMPLETED
+
+
+@contextmanager
+def _saved(parts: Parts, at: dict[str, Any]) -> Iterator[None]:
+    """What is being saved in the background is committed before this rank goes on, or ends for
+    another reason: whatever broke the training, that state was good."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_communication(error):  # then no collective of a save can end either
+            try:
+                parts.checkpoint.finish()
+            except Exception as problem:
+                print(f"WARNING the last checkpoint was not finished: {problem}", flush=True)
+        raise
+    parts.checkpoint.finish()
 
 
 def _explain(parts: Parts, error: BaseException) -> str | None:
@@ -191,7 +212,8 @@ def _same_job_everywhere(job: dict[str, Any], world: World) -> None:
 def _stopped(parts: Parts, stop: StopFlag, directory: Path) -> str:
     parts.curves.fold(parts.world)  # raises if that is why all stopped
     write_stopped(parts, directory)
-    saved = any(s["step"] == parts.state.step for s in parts.checkpoint.report()["saves"])
+    saves = parts.checkpoint.report()["saves"]
+    saved = any(s["step"] == parts.state.step and s["state"] == "committed" for s in saves)
     print(
         f"stopped by {signal.Signals(stop.signal).name} after step {parts.state.step}", flush=True
     )

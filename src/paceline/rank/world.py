@@ -63,6 +63,7 @@ def open_world(device: str, timeout_s: float, group: bool, store: Any = None) ->
             raise RuntimeError(f"WORLD_SIZE={size}, but {counted} ranks answered")
         yield world
     finally:
+        _KEPT_ALIVE.extend(dist.distributed_c10d._world.pg_map)
         dist.destroy_process_group()
 
 

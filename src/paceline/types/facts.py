@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,12 +46,14 @@ class World:
 
 @dataclass(frozen=True)
 class Context:
-    """What a choice may know when it opens. `build` makes the object of a nested `_target_`."""
+    """What a choice may know when it opens. `build` makes the object of a nested `_target_`;
+    `identity`: the job's hashes and `work`, dotted key -> value of what decides its training."""
 
     world: World
     run: Run
     directory: Path
     build: Callable[..., Any]
+    identity: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass

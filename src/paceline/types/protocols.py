@@ -200,10 +200,14 @@ class Checkpoint(Protocol):
         ...
 
     def save(self, state: TrainState, step: int, now: bool) -> bool:
-        """Save when `step` is due or `now`; True if it saved. Returns when training may go on."""
+        """Save when `step` is due or `now`; returns when training may go on. True if that, or a
+        save that goes on in the background, disturbed this step. Raises CheckpointError for one
+        that failed since the last call."""
         ...
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        """Wait for what goes on in the background; nothing is saved afterwards."""
+        ...
 
     def report(self) -> dict[str, Any]:
         """The `checkpoint` section of the record."""

@@ -1,0 +1,31 @@
+"""checkpoint=dcp: every rank writes its shards with torch.distributed.checkpoint; all wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed.checkpoint as distributed_checkpoint
+from torch.distributed.checkpoint import CheckpointException
+
+from paceline.checkpoint.blocking import Blocking
+from paceline.checkpoint.cadence import Cadence
+from paceline.checkpoint.reading import quiet
+from paceline.checkpoint.together import unwrap
+from paceline.checkpoint.writer import HashedWriter
+from paceline.types import Context, World
+
+
+@dataclass(frozen=True)
+class Dcp(Cadence):
+    def open(self, context: Context) -> Blocking:
+        return Blocking(self, context, "dcp", write)
+
+
+def write(tree: dict[str, Any], place: Path, world: World) -> None:
+    quiet()
+    try:
+        distributed_checkpoint.save(tree, storage_writer=HashedWriter(place), no_dist=world.alone)
+    except CheckpointException as error:
+        unwrap(error)
