@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup run test test-all lint bench matrix clean
+.PHONY: setup run test test-all lint bench matrix faults clean
 
 setup: $(STAMP)
 
@@ -33,6 +33,9 @@ bench: setup
 
 matrix: setup
 	$(BIN)/python benchmarks/matrix.py
+
+faults: setup
+	$(BIN)/python benchmarks/crashes.py
 
 clean:
 	rm -rf .venv

@@ -19,17 +19,22 @@ MAY_IMPORT = {
     "record": {"types"},
     "compare": {"record", "types"},
     "diagnose": {"record", "types"},
-    "report": {"compare", "diagnose", "record", "types"},
+    "report": {"compare", "diagnose", "record", "checkpoint", "types"},
     "rank": {"config", "record", "types"},
-    "controller": {"report", "compare", "record", "config", "types"},
+    "controller": {"report", "compare", "record", "config", "checkpoint", "types"},
     "__main__": {"controller", "report", "types"},
     "__init__": set(),
 } | {choice: {"types"} for choice in CHOICES}
 ENTRY = {
     ("controller/launch.py", "paceline.rank.main"),
     ("controller/adopt.py", "paceline.rank.main"),
+    ("controller/checkpoints.py", "paceline.checkpoint.shelf"),
 }
-"""Where processes are made, the function that they run must be named; nothing else is shared."""
+"""Where processes are made, the function that they run must be named; and what lies on the disk is
+looked at from both sides. Nothing else is shared."""
+
+SHELF = "paceline.checkpoint.shelf"
+"""The part of a choice that imports no torch: commands may import it. Others, inside functions."""
 
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -69,6 +74,16 @@ def test_hydra_stays_in_the_controller(path: Path) -> None:
     assert not [n for n in imports(path) if n.split(".")[0] in ("hydra", "omegaconf")]
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_commands_know_checkpoints_by_their_files(path: Path) -> None:
+    if place(path) not in ("report", "controller"):
+        return
+    for node in ast.parse(path.read_text()).body:  # imports inside functions are not in it
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("paceline.checkpoint"):
+            named = [f"{node.module}.{alias.name}" for alias in node.names]
+            assert node.module == SHELF or named == [SHELF], f"{path} imports {named}"
+
+
 def test_no_drawer_for_everything() -> None:
     bad = {"utils", "helpers", "common", "base", "manager", "misc"}
     assert not [p for p in FILES if bad & set(p.with_suffix("").parts)]
@@ -86,6 +101,7 @@ def test_the_command_and_the_reports_import_no_torch() -> None:
         "paceline.types",
         "paceline.config",
         "paceline.report.commands",
+        "paceline.report.checkpoints",
         "paceline.controller.plan",
         "hydra_plugins.paceline_launchers.local",
         "hydra_plugins.paceline_launchers.ladder",

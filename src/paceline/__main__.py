@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-SUBCOMMANDS = ("compare", "report", "status")
+SUBCOMMANDS = ("compare", "report", "status", "checkpoint")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run what was typed; the exit code (docs/design.md, section 6)."""
     argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] == "checkpoint":
+        return _checkpoint(argv[1:])
     if argv and argv[0] in SUBCOMMANDS:
         from paceline.report import commands
 
@@ -36,6 +38,16 @@ def main(argv: list[str] | None = None) -> int:
     dismiss(SESSION.store, code)
     leave(code)
     return code
+
+
+def _checkpoint(argv: list[str]) -> int:
+    if argv and argv[0] == "drill":
+        from paceline.controller.drill import run as drill
+
+        return drill(argv[1:])
+    from paceline.report import checkpoints
+
+    return checkpoints.run(argv)
 
 
 def config_dir() -> Path:

@@ -144,7 +144,7 @@ class TestAJob:
         asked = planned_job(tmp_path, *words, "run.device=cpu").requested
         assert (asked["world_size"], asked["threads_per_rank"]) == (4, 1)
         assert asked["data"] == {"option": "python_source", "num_workers": 0}
-        assert asked["checkpoint"] == {"option": "sync", "every_steps": 100}
+        assert asked["checkpoint"] == {"option": "sync", "every_steps": 100, "mtbf_s": 86400.0}
 
     def test_one_that_breaks_a_rule_is_known_all_the_same(self, tmp_path: Path) -> None:
         with pytest.raises(CannotRun) as caught:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.checkpoint.sync import Sync
 from paceline.comm_hook.none import Plain
 from paceline.precision.full import FullPrecision
 from paceline.precision.scaled import Scaled, ScaledPrecision
 from paceline.types import Context, Run, TrainState, World
+from tests.checkpoint.training import opened
 
 RUN = Run(1, 1, 0, None, 0, "cpu")
 WORLD = World(0, 0, 0, 1, torch.device("cpu"))
@@ -101,23 +101,24 @@ def test_a_resumed_run_goes_on_with_its_scale(tmp_path: Path) -> None:
             step(held.model, held.optimizer, held.precision, 1.0)
             assert held.precision.skipped is not None
             found.append(bool(held.precision.skipped))
+            held.step += 1
         return found
 
-    saver = Sync(every_steps=1, keep_last=1, resume="auto")
-    context = Context(WORLD, RUN, tmp_path, lambda node: node)
     whole = state(scaled(OVERFLOWS, tmp_path, growth_interval=5))
     assert train(whole, 4) == [True] * 4
-    saver.open(context).save(whole, 4, now=True)
+    opened("sync", tmp_path).save(whole, 4, now=True)
     rest = train(whole, 30)
 
     resumed = state(scaled(1.0, tmp_path, growth_interval=5))
-    assert saver.open(context).load(resumed) == 4
+    assert opened("sync", tmp_path).load(resumed) == 4
     assert resumed.precision.report() == {"loss_scale": OVERFLOWS / 16}
     assert train(resumed, 30) == rest and True in rest[10:]  # it grew until it overflowed again
     assert torch.equal(values(resumed.model), values(whole.model))
 
 
 class Position:
+    sampling = "seeded"
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 

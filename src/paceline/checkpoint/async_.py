@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch.distributed as dist
-import torch.distributed.checkpoint as distributed_checkpoint
-from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, async_save
 
 from paceline.checkpoint.cadence import Cadence
 from paceline.checkpoint.cycle import Cycle
@@ -71,7 +70,8 @@ class InBackground:
         self._by_process = settings.stager == "process"
         self._alone_in_group = self._by_process and not dist.is_initialized()
         if self._alone_in_group:  # DCP's process joins a group of as many as this one
-            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         group = dist.new_group(backend="gloo") if dist.is_initialized() else None
         self._group: Any = group
         self._cycle = Cycle(settings, context, "dcp", group)
@@ -127,7 +127,7 @@ class InBackground:
         quiet()
         kind = AsyncCheckpointerType.PROCESS if self._by_process else AsyncCheckpointerType.THREAD
         with _deaf():
-            written: Any = distributed_checkpoint.async_save(
+            written: Any = async_save(
                 tree,
                 storage_writer=HashedWriter(place),
                 process_group=self._group,

@@ -42,7 +42,13 @@ class Cycle:
 
     def begin(self, step: int) -> dict[str, Any]:
         """The record of a save that starts now."""
-        save = {"step": step, "blocked_s": 0.0, "durable_s": None, "bytes": None, "state": "staging"}
+        save = {
+            "step": step,
+            "blocked_s": 0.0,
+            "durable_s": None,
+            "bytes": None,
+            "state": "staging",
+        }
         self.saves.append(save)
         return save
 

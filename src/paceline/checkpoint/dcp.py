@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch.distributed.checkpoint as distributed_checkpoint
-from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from paceline.checkpoint.blocking import Blocking
 from paceline.checkpoint.cadence import Cadence
@@ -26,6 +26,6 @@ class Dcp(Cadence):
 def write(tree: dict[str, Any], place: Path, world: World) -> None:
     quiet()
     try:
-        distributed_checkpoint.save(tree, storage_writer=HashedWriter(place), no_dist=world.alone)
+        save(tree, storage_writer=HashedWriter(place), no_dist=world.alone)
     except CheckpointException as error:
         unwrap(error)

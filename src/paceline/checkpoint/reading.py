@@ -7,15 +7,19 @@ verify them, and then what its own shards need.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint import CheckpointException, DefaultLoadPlanner, FileSystemReader
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.tensor import DTensor
 
 from paceline.checkpoint import shelf
@@ -43,13 +47,8 @@ def newest_good(paths: list[Path], world: World, contents: bool) -> Found | None
     _same_everywhere(paths, world)
     bad: dict[Path, str] = {}
     for path in reversed(paths):
-        try:
-            manifest = read_manifest(path)
-            mine = sorted(manifest.files)[world.rank :: world.world_size]
-            wrong = shelf.problems(path, manifest, mine, contents)
-        except CheckpointError as error:
-            manifest, wrong = None, [str(error)]
-        said = [one for rank in gather(wrong, world) for one in rank]
+        looked = together(world, None, partial(_look, path, world, contents))
+        manifest, said = looked[0][0], [one for _, wrong in looked for one in wrong]
         if manifest is not None and not said:
             return Found(path, manifest, bad)
         bad[path] = "; ".join(dict.fromkeys(said))
@@ -68,32 +67,28 @@ def read_into(state: TrainState, found: Found, world: World) -> dict[str, Any]:
     if found.manifest.format == "torch":
         return read_whole(found.path)
     reader = FileSystemReader(found.path)
-    metadata = reader.read_metadata()
-    targets = _targets(metadata, state, world)
-    quiet()
-    try:
-        dcp.load(targets, storage_reader=reader, planner=PlainPlanner(), no_dist=world.alone)
-    except CheckpointException as error:
-        unwrap(error)
+    targets = _targets(_metadata(reader), state, world)
+    _fill(targets, reader, world.alone)
     return targets
 
 
-def read_whole(path: Path) -> dict[str, Any]:
-    """Either format in one process, whole, on the host: no job, no group, no ranks' own part but
-    what is there."""
+def read_whole(path: Path, parts: Collection[str] | None = None) -> dict[str, Any]:
+    """Either format in one process, whole, on the host: no job, no group. `parts`: of the tree;
+    None: all. Raises CheckpointError when it can't be read; the caller has verified it."""
     file = path / WHOLE
-    if file.exists():
+    if read_manifest(path).format == "torch":
         try:
             saved: dict[str, Any] = torch.load(
                 file, map_location="cpu", mmap=True, weights_only=True
             )
         except Exception as error:
             raise CheckpointError(f"{file} can't be read ({error})") from error
-        return saved
+        return {name: part for name, part in saved.items() if parts is None or name in parts}
     reader = FileSystemReader(path)
-    tree = _empty(reader.read_metadata(), lambda key, meta: torch.empty(meta.size, dtype=_dtype(meta)))
-    quiet()
-    dcp.load(tree, storage_reader=reader, planner=PlainPlanner(), no_dist=True)
+    tree = _empty(
+        _metadata(reader), lambda path, meta: torch.empty(meta.size, dtype=_dtype(meta)), parts
+    )
+    _fill(tree, reader, alone=True)
     return tree
 
 
@@ -108,6 +103,31 @@ class PlainPlanner(DefaultLoadPlanner):
 def quiet() -> None:
     """One process without a group is what was meant, whatever DCP thinks of it."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or un")
+
+
+def _look(path: Path, world: World, contents: bool) -> tuple[Manifest | None, list[str]]:
+    """The manifest, if it is good, and what is wrong with this rank's share of the files."""
+    try:
+        manifest = read_manifest(path)
+    except CheckpointError as error:
+        return None, [str(error)]
+    mine = sorted(manifest.files)[world.rank :: world.world_size]
+    return manifest, shelf.problems(path, manifest, mine, contents)
+
+
+def _metadata(reader: FileSystemReader) -> Metadata:
+    try:
+        return reader.read_metadata()
+    except Exception as error:
+        raise CheckpointError(f"{reader.path}/.metadata can't be read ({error})") from error
+
+
+def _fill(tree: dict[str, Any], reader: FileSystemReader, alone: bool) -> None:
+    quiet()
+    try:
+        load(tree, storage_reader=reader, planner=PlainPlanner(), no_dist=alone)
+    except CheckpointException as error:
+        unwrap(error)
 
 
 def _same_everywhere(paths: list[Path], world: World) -> None:
@@ -143,11 +163,13 @@ def _targets(metadata: Metadata, state: TrainState, world: World) -> dict[str, A
     return tree
 
 
-def _empty(metadata: Metadata, room: Any) -> dict[str, Any]:
+def _empty(metadata: Metadata, room: Any, parts: Collection[str] | None = None) -> dict[str, Any]:
     """The tree that was saved, with room for each tensor and nothing for each value."""
     tree: dict[str, Any] = {}
     for key, meta in metadata.state_dict_metadata.items():
         path = metadata.planner_data[key]
+        if parts is not None and path[0] not in parts:
+            continue
         _put(tree, path, room(path, meta) if isinstance(meta, TensorStorageMetadata) else None)
     return tree
 

@@ -1,13 +1,14 @@
 """Where checkpoints live on disk, from staging to committed and on. No torch: commands read it too.
 
-    checkpoint/step_00000030/              committed: it appeared by one rename, with manifest.json
-    checkpoint/.staging/step_00000030/     being written; what a crash left there is never read
-    checkpoint/quarantine/step_00000030/   was found damaged by a load; reason.txt says how
-    checkpoint/superseded/step_00000030/   of a training that went on from an earlier step
+checkpoint/step_00000030/              committed: it appeared by one rename, with manifest.json
+checkpoint/.staging/step_00000030/     being written; what a crash left there is never read
+checkpoint/quarantine/step_00000030/   was found damaged by a load; reason.txt says how
+checkpoint/superseded/step_00000030/   of a training that went on from an earlier step
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -161,28 +162,35 @@ def find(path: Path) -> list[Path]:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Raises CheckpointError, naming the file, when it is missing or not what was written."""
+    """Raises CheckpointError, naming the file, when it is missing or not what was written; OSError
+    when it can't be read now, which says nothing of what is in it."""
     file = path / MANIFEST
     try:
-        raw = json.loads(file.read_text())
-        digest = raw.pop("digest")
-        if digest != _digest(raw):
+        text = file.read_text()
+        raw = json.loads(text)
+        raw.pop("digest")
+        if text != _sealed(raw):
             raise ValueError("it is not what was written")
         files = {name: Written(**written) for name, written in raw.pop("files").items()}
         schema = raw.pop("schema")
         if schema != SCHEMA:
             raise ValueError(f"its schema is {schema}, this paceline reads {SCHEMA}")
+        if STEP.match(path.name) and step_of(path) != raw["step"]:
+            raise ValueError(f"it is of step {raw['step']}")
         return Manifest(files=files, **raw)
     except FileNotFoundError as error:
         raise CheckpointError(f"{file} is missing") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file} can't be read ({error})") from error
 
 
 def problems(path: Path, manifest: Manifest, names: Iterable[str], contents: bool) -> list[str]:
     """What is wrong with those files of a checkpoint, a sentence each. `contents`: read them and
-    hold their bytes to the manifest; else only their sizes."""
-    return [said for name in names if (said := _problem(path / name, manifest.files[name], contents))]
+    hold their bytes to the manifest; else only their sizes. Raises OSError as read_manifest does.
+    """
+    return [
+        said for name in names if (said := _problem(path / name, manifest.files[name], contents))
+    ]
 
 
 def differing(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
@@ -221,6 +229,8 @@ def _problem(file: Path, written: Written, contents: bool) -> str | None:
     except FileNotFoundError:
         return f"{file} is missing"
     except OSError as error:
+        if error.errno != errno.EIO:  # the disk itself has lost it
+            raise
         return f"{file} can't be read ({error.strerror})"
     return None
 
@@ -228,10 +238,12 @@ def _problem(file: Path, written: Written, contents: bool) -> str | None:
 def _write_manifest(file: Path, manifest: Manifest) -> None:
     raw = {"schema": SCHEMA, **asdict(manifest)}
     with file.open("w") as opened:
-        opened.write(json.dumps(raw | {"digest": _digest(raw)}, indent=1) + "\n")
+        opened.write(_sealed(raw))
         opened.flush()
         os.fsync(opened.fileno())
 
 
-def _digest(raw: dict[str, Any]) -> str:
-    return xxhash.xxh3_64(json.dumps(raw, sort_keys=True).encode()).hexdigest()
+def _sealed(raw: dict[str, Any]) -> str:
+    """The text of a manifest, with a hash of all the rest in it."""
+    digest = xxhash.xxh3_64(json.dumps(raw, sort_keys=True).encode()).hexdigest()
+    return json.dumps(raw | {"digest": digest}, indent=1) + "\n"

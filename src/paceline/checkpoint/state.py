@@ -3,7 +3,7 @@
 One form whatever the wrappers. Keys are the bare model's own names:
 
     model      name -> tensor
-    optimizer  state: name -> what -> tensor or number;  param_groups: "0" -> settings, params: names
+    optimizer  state: name -> what -> tensor or number;  param_groups: "0" -> settings
     scheduler  precision  data      each one's own state_dict, of plain values
     history    loss, grad_norm, skipped: [steps] f64
     position   step; samples, of all ranks so far, null under sampling=own
@@ -36,7 +36,8 @@ def tree_of(state: TrainState, world: World) -> dict[str, Any]:
     Raises CheckpointError where some part's state_dict holds more than tensors and plain values.
     """
     batch = getattr(state.data, "global_batch_size", None)
-    seeded = state.data.sampling == "seeded" and batch is not None
+    own = state.data.sampling == "own" or batch is None
+    samples = None if own else state.step * batch  # type: ignore[operator]
     tree = {
         "model": dict(state.model.state_dict()),
         "optimizer": _named(state),
@@ -48,14 +49,14 @@ def tree_of(state: TrainState, world: World) -> dict[str, Any]:
             for name, values in state.history.items()
             if values
         },
-        "position": {"step": state.step, "samples": state.step * batch if seeded else None},
+        "position": {"step": state.step, "samples": samples},
         "ranks": {str(world.rank): {"rng": get_rng(), "comm_hook": state.comm_hook.state_dict()}},
     }
     for where, value in leaves(tree):
         if not isinstance(value, Tensor) and type(value) not in PLAIN:
             raise CheckpointError(
-                f"the state of {'.'.join(where)} is a {type(value).__name__}, which can't be saved: "
-                "have that part's state_dict() return tensors, numbers, text, lists and dicts"
+                f"the state of {'.'.join(where)} is a {type(value).__name__}, which can't be "
+                "saved: its state_dict() must give tensors, numbers, text, lists and dicts"
             )
     return tree
 

@@ -9,16 +9,14 @@ import io
 import json
 import os
 from collections.abc import Generator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 import xxhash
-from torch.distributed.checkpoint import FileSystemWriter
-from torch.distributed.checkpoint.filesystem import FileSystem
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 
 from paceline.checkpoint.shelf import Written
 
@@ -44,6 +42,7 @@ class HashedFile(io.RawIOBase):
             while done < len(view):
                 done += self._file.write(view[done:]) or 0
         except OSError as error:
+            error.filename = self._file.name  # it says which file
             self.error = self.error or error
             raise
         self._size += done
@@ -70,7 +69,7 @@ def save_whole(tree: dict[str, Any], path: Path) -> None:
     """torch.save, hashed and on the disk when it returns."""
     with HashedFile(path) as file:
         try:
-            torch.save(tree, file)
+            torch.save(tree, cast("IO[bytes]", file))
             os.fsync(file.fileno())
         except Exception as error:
             raise file.error or error from error
@@ -92,13 +91,13 @@ class HashedWriter(FileSystemWriter):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, overwrite=False)
-        self.fs = HashedFiles()
+        self.fs = self._files = HashedFiles()
 
-    def write_data(self, plan: Any, planner: Any) -> Future[Any]:
+    def write_data(self, plan: Any, planner: Any) -> torch.futures.Future[list[Any]]:
         try:
             return super().write_data(plan, planner)
         except Exception as error:
-            raise self.fs.error or error from error
+            raise self._files.error or error from error
 
 
 class HashedFiles(FileSystem):

@@ -71,6 +71,7 @@ class LowRank:
         self._layouts: dict[int, Layout] = {}  # by bucket: whose memory stands there, and where
         self._owners: dict[int, tuple[int, ...]] = {}  # the same in short, by identity
         self._apart: dict[str, dict[str, Tensor]] = {}  # by parameter: what no bucket has yet
+        self._order: list[str] = []  # as loaded: what holds until buckets come
         self._broken: list[Tensor] = []
         self._item_bytes = 4
         self.waited_s = 0.0
@@ -158,9 +159,10 @@ class LowRank:
         """Of this rank: its error is its own. Copies."""
         name, keys, position, has_gauss, cached = self._state.rng.get_state(legacy=True)
         buckets = [self._layouts[index] for index in sorted(self._layouts)]
+        order = [parameter for bucket in buckets for parameter, _ in bucket.parameters]
         return {
             "iter": self._state.iter,
-            "order": [parameter for bucket in buckets for parameter, _ in bucket.parameters],
+            "order": order or self._order,
             "memory": {
                 parameter: {what: tensor.clone() for what, tensor in memory.items()}
                 for parameter, memory in self._by_parameter().items()
@@ -175,7 +177,8 @@ class LowRank:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._make_buckets(state["order"])
+        self._order = state["order"]
+        self._make_buckets(self._order)
         self._state.iter = state["iter"]
         self._take_apart()
         self._apart = state["memory"]

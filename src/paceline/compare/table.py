@@ -109,6 +109,8 @@ def _row(
         "final_loss": _mean(valid, lambda r: r["numerics"]["final_loss"]),
         "eval_loss": _mean(valid, lambda r: r["numerics"]["eval_loss"]),
         **_numerics(found),
+        "save_blocked_s": _mean(valid, lambda r: _save_s(r, "blocked_s")),
+        "save_slowed_s": _mean(valid, lambda r: _save_s(r, "slowed_s")),
         "data_wait_share": _mean(valid, _data_wait_share),
         "unit": throughput["unit"],
         "repeats": len(valid),
@@ -204,6 +206,11 @@ def _data_wait_share(record: Record) -> float | None:
     if not phases or not wall_s or phases.get("data_wait") is None:
         return None
     return float(phases["data_wait"] / wall_s)
+
+
+def _save_s(record: Record, what: str) -> float | None:
+    found = record["checkpoint"]["economics"]
+    return None if found is None else found[what]
 
 
 def _csv(table: dict[str, Any]) -> str:

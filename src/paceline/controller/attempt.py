@@ -13,8 +13,8 @@ from rich.console import Console
 
 from paceline.controller.adopt import run_adopted
 from paceline.controller.agreement import introduction
-from paceline.controller.identity import work
 from paceline.controller.directory import NODE_FROZEN, keep_log, set_aside
+from paceline.controller.identity import work
 from paceline.controller.launch import Ended, run_ranks
 from paceline.controller.meet import Follower, Lead
 from paceline.controller.plan import Job
@@ -41,6 +41,7 @@ def freeze(job: Job, path: Path) -> Path:
         },
         "overrides": job.overrides,
         "nudge": job.nudge,
+        "digests": job.digests,
         "requested": job.requested,
         "config": job.config,
     }

@@ -75,12 +75,9 @@ def set_aside(directory: Path) -> None:
         shutil.move(path, attempt / path.name)
 
 
-def rates_before(directory: Path) -> list[float]:
-    """Steady units / s of the attempts that were told to stop, the oldest first: whether a job goes
-    on as fast as it went."""
-    records = [read_json(p) for p in sorted(directory.glob("attempts/*/result.json"))]
-    rates = [record["throughput"]["steady_units_per_s"] for record in records if record]
-    return [rate for rate in rates if rate is not None]
+def earlier_attempts(directory: Path) -> list[dict[str, Any] | None]:
+    """Their records, the oldest first; None of one that was killed before it could leave any."""
+    return [read_json(p / "result.json") for p in sorted(directory.glob("attempts/*"))]
 
 
 def keep_log(directory: Path, restart: int) -> None:

@@ -11,14 +11,15 @@ from typing import Any
 from rich.console import Console
 
 from paceline import config as checker
+from paceline.controller import checkpoints
 from paceline.controller.agreement import introduction
 from paceline.controller.attempt import follow, freeze, node_directory, run_attempt, say_restart
 from paceline.controller.directory import (
     FROZEN,
     claim,
+    earlier_attempts,
     finished,
     keep_log,
-    rates_before,
     set_aside,
 )
 from paceline.controller.launch import Ended
@@ -27,6 +28,7 @@ from paceline.controller.plan import Job
 from paceline.controller.rules import local_world_size
 from paceline.controller.session import SESSION, Interrupted
 from paceline.record.failure import cause
+from paceline.record.recovery import goodput
 from paceline.record.schema import RAN, empty_record, read_json, write_json
 from paceline.report import tensorboard, terminal
 from paceline.types import Failed
@@ -35,8 +37,9 @@ from paceline.types import Failed
 def run_job(job: Job, console: Console) -> float | Failed:
     """The job's sustained rate, or why it has none. A job that is finished is shown, not run.
 
-    Raises Interrupted when it was told to stop, ConfigError when its directory is in use, or the
-    nodes of the job don't come together.
+    Raises Interrupted when it was told to stop, ConfigError when its directory is in use or holds
+    another training, its checkpoints can't be written or gone on from, or the nodes of the job
+    don't come together.
     """
     with (
         open_meeting(job, adopted=SESSION.store is not None) as meeting,
@@ -45,6 +48,12 @@ def run_job(job: Job, console: Console) -> float | Failed:
         if isinstance(meeting, Follower):
             return follow(job, meeting, console)
         record = finished(job.directory)
+        if record is not None and checkpoints.another(job, record):
+            said = "the same training finished here with other settings: its record is set aside"
+            console.print(f"[dim]{said}[/dim]", highlight=False, soft_wrap=True)
+            record = None
+        if record is None and job.sweep is None:  # in a sweep its ranks say it: a row, not the end
+            checkpoints.check(job)
         known = None if record is None else told(record, job)
         meeting.agree(introduction(job, meeting.node_rank), known)
         if record is None:
@@ -119,10 +128,29 @@ def complete(
     if record["status"]["state"] in RAN:
         units = record["throughput"]["units_used"]
         record["throughput"]["end_to_end_units_per_s"] = units / record["ledger"]["wall_s"]
-        record["checkpoint"]["steady_before"] = rates_before(job.directory)
+        _add_earlier_attempts(record, job)
         diagnose = checker.build(job.config["diagnose"])
         record["diagnosis"] |= diagnose.explain(record)
     return record
+
+
+def _add_earlier_attempts(record: dict[str, Any], job: Job) -> None:
+    """Was it as fast before it was stopped, and how much of all the time went into training?"""
+    section, rate = record["checkpoint"], record["throughput"]
+    before = earlier_attempts(job.directory)
+    rates = [r["throughput"]["steady_units_per_s"] for r in before if r is not None]
+    section["steady_before"] = [known for known in rates if known is not None]
+    if section["economics"] is None:
+        return
+    came_from = [*before, record][0]
+    brought = 0
+    if came_from is not None and came_from["checkpoint"]["restored"] is not None:
+        brought = came_from["checkpoint"]["resumed_from"]
+    walls = [None if r is None else r["ledger"]["wall_s"] for r in [*before, record]]
+    steady = rate["steady_units_per_s"]
+    step_s = rate["units_per_step"] / steady if steady else None
+    trained = len(record["numerics"]["loss"]) - brought
+    section["economics"]["goodput"] = goodput(trained, step_s, walls)
 
 
 def status_of(job: Job, ended: Ended, log: str = "log") -> dict[str, Any]:

@@ -95,7 +95,10 @@ def ensure_forkserver() -> int:
     context.set_forkserver_preload(PRELOAD)
     server: Any = multiprocessing.forkserver._forkserver
     before = {name: os.environ.get(name) for name in FORKSERVER_ENV}
+    # it ignores SIGINT and SIGTERM by itself, and of what ends it says a lot in the middle of ours
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     resource_tracker.ensure_running()  # started below, it would let through what is held back
+    signal.pthread_sigmask(signal.SIG_SETMASK, heard)
     # ignored by the forkserver, which a signal to the whole process group would end, ranks and all;
     # held back here meanwhile, for one that comes while they are ignored would be lost
     let_through = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)

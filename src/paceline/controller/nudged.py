@@ -52,7 +52,8 @@ def _nudged(base: Job, dtype: str, number: int) -> Job:
         base,
         config=config,
         directory=base.directory.with_name(f"{base.name}.nudge_{dtype}_{number}"),
-        requested=base.requested | {"checkpoint": {"option": "off", "every_steps": None}},
+        requested=base.requested
+        | {"checkpoint": {"option": "off", "every_steps": None, "mtbf_s": None}},
         nudge={"number": number, "dtype": dtype},
     )
 

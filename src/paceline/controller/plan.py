@@ -41,6 +41,7 @@ class Job:
     rerun: int = 0
     sweep: str | None = None
     nudge: dict[str, Any] | None = None  # of a nudged baseline: number, dtype
+    digests: bool = False  # of a drill: its ranks write down what they restored
 
     @property
     def name(self) -> str:
@@ -128,6 +129,7 @@ def _requested(config: dict[str, Any], choices: dict[str, Any], ranks: int) -> d
         "checkpoint": {
             "option": choices.get("checkpoint"),
             "every_steps": config["checkpoint"].get("every_steps"),
+            "mtbf_s": config["checkpoint"].get("mtbf_s"),
         },
     }
 

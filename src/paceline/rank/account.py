@@ -71,6 +71,7 @@ def write_stopped(parts: Parts, directory: Path) -> None:
     units_per_step = parts.units_used * parts.world.world_size / max(len(steps.step), 1)
     rates, _ = measure.steady_section(steps.step_s, steps.tag, TAGS, units_per_step, 0.0)
     record["throughput"] |= rates | {"unit": parts.state.data.unit}
+    record["checkpoint"] |= parts.checkpoint.report()
     write_json(directory / "result.json", record)
 
 

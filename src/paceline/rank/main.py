@@ -22,6 +22,7 @@ from paceline import config
 from paceline.rank import process
 from paceline.rank.account import add_counter_runs, write_account, write_stopped
 from paceline.rank.build import build
+from paceline.rank.digests import write_digests
 from paceline.rank.failure import is_communication, write_failure
 from paceline.rank.first_step import FirstStep
 from paceline.rank.gates import fingerprint
@@ -96,14 +97,14 @@ def _run(
         spans = {"startup": time.perf_counter() - launched_at}
 
         at["phase"], start = "build", time.perf_counter()
-        parts, init_digest = build(
-            cfg, directory, world, stop, job["nudge"], job["identity"]
-        )
+        parts, init_digest = build(cfg, directory, world, stop, job["nudge"], job["identity"])
         at["parts"] = parts
         spans["build"] = time.perf_counter() - start
 
         at["phase"], start = "load", time.perf_counter()
         first = parts.checkpoint.load(parts.state)
+        if job["digests"]:
+            write_digests(parts.state, world, directory)
         before = fingerprint(parts.state.model)
         if first:
             spans["load"] = time.perf_counter() - start

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.rank import dtypes, effective, first_step
+from paceline.rank import dtypes, effective, first_step, saving
 from paceline.rank.comm import with_comm
 from paceline.rank.gates import Findings
 from paceline.rank.ledger import COMPILED, PHASES, PROFILED, STEADY, TAGS, UNHURRIED, Steps
@@ -55,7 +55,12 @@ def record_of(
     }
     record["numerics"] |= _numerics(parts, found) | known
     record["compile"] |= _compile(found)
-    record["checkpoint"] |= parts.checkpoint.report()
+    saves, spans = parts.checkpoint.report(), found.ranks[found.slowest]["spans"]
+    record["checkpoint"] |= saves | {
+        "economics": saving.economics(
+            saves["saves"], found.steps, found.tags, requested["checkpoint"], record, spans
+        )
+    }
     record["profiler"] |= parts.profiler.report() | {"overhead_ratio": _overhead(found)}
     record["effective"] = found.facts | {"host_memory": host_memory}
     gates, wrong = found.findings.reasons, first_step.reasons(known["gradient"])
@@ -183,19 +188,19 @@ def _compile(found: Gathered) -> dict[str, Any]:
 
 
 def _recurring(parts: Parts, found: Gathered, requested: dict[str, Any]) -> float:
-    """Seconds a step that come back at their configured cadence: blocking saves, and
-    recompilations after the first steady step."""
+    """Seconds a step that come back at their configured cadence: saves, what they block and what
+    they slow down, and recompilations after the first steady step."""
     steps, tags = found.steps, found.tags
-    every = requested["checkpoint"].get("every_steps")
     saves = parts.checkpoint.report()["saves"]
-    saving = float(np.mean([s["blocked_s"] for s in saves])) / every if saves and every else 0.0
+    slowed = saving.slowed_s(steps, tags, saves)
+    saved_s = saving.recurring_s(saves, slowed, requested["checkpoint"]["every_steps"] or 1)
     steady = np.flatnonzero(tags == STEADY)
     if not len(steady):
-        return saving
+        return saved_s
     late = np.flatnonzero(tags == COMPILED)
     late = late[late > steady[0]]
     lost = (steps.step_s[late] - np.median(steps.step_s[steady])).clip(0).sum()
-    return saving + float(lost) / max(len(steps.step) - int(steady[0]), 1)
+    return saved_s + float(lost) / max(len(steps.step) - int(steady[0]), 1)
 
 
 def _mfu(parts: Parts, facts: dict[str, Any], rate: float) -> tuple[dict[str, Any], str | None]:

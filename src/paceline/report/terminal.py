@@ -12,7 +12,7 @@ from paceline.compare import columns
 from paceline.compare.columns import figure
 from paceline.compare.verdict import ONE_REPEAT
 from paceline.record.schema import RAN
-from paceline.report import comm, levers, size
+from paceline.report import comm, levers, saves, size
 
 DROPPED = ("note", "steady", "numerics", "peak GiB", "final loss", "recompiles", "compile s")
 """Columns a narrow terminal goes without, the least important first; a note becomes a line."""
@@ -94,7 +94,7 @@ def job(record: dict[str, Any], console: Console) -> None:
     head.append(f", {validity['verdict']}", "green" if validity["verdict"] == "valid" else "red")
     console.print(head, soft_wrap=True)
     lines = _rate(record) + _batch(record) + size.scaling_lines(record) + _phases(record)
-    lines += levers.counter_run_lines(record) + comm.lines(record)
+    lines += levers.counter_run_lines(record) + comm.lines(record) + saves.lines(record)
     lines += _training(record) + _ran_as(record)
     reasons = validity["reasons"][:REASONS]
     label = "not known" if validity["verdict"] == "valid" else "validity"
