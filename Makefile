@@ -35,7 +35,7 @@ matrix: setup
 	$(BIN)/python benchmarks/matrix.py
 
 faults: setup
-	$(BIN)/python benchmarks/crashes.py
+	$(BIN)/python -m benchmarks.crashes
 
 clean:
 	rm -rf .venv

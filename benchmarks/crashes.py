@@ -1,6 +1,6 @@
 """Jobs killed at random around their saves: is what was committed ever lost, or a torn file read?
 
-    python benchmarks/crashes.py [--kills N] [--seed N] [--json FILE]
+    python -m benchmarks.crashes [--kills N] [--seed N] [--json FILE]
 
 Real `paceline` jobs, each combination of strategy and checkpoint in turns, each in one directory.
 A job is killed as a whole (SIGKILL to the controller, the forkserver, the ranks and all that they
@@ -20,30 +20,24 @@ the bit. Printed: a table by strategy and checkpoint. Exit code 1 if anything of
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
-import xxhash
 
+from benchmarks.victim import EVERY, Victim, inode, look
 from paceline.checkpoint.reading import read_whole
 from paceline.checkpoint.state import leaves
 
-EVERY = 5
 STEPS_A_KILL = 25
 """More than a job goes forward before it is killed again."""
 
@@ -59,118 +53,6 @@ CASES = [
     for strategy in ("ddp", "ddp", "ddp", "single", "fsdp")
 ]
 """Two ranks of ddp mostly: each case once a round."""
-
-COUNTED = '''
-import os
-from torch.optim.lr_scheduler import ConstantLR
-
-RANK = os.environ.get("RANK")
-FILE = os.open("steps_done", os.O_RDWR | os.O_CREAT) if RANK == "0" else None
-
-
-class Counted(ConstantLR):
-    """A constant rate; rank 0 writes the number of steps done where it outlives a SIGKILL."""
-
-    def step(self, epoch=None):
-        super().step()
-        if FILE is not None:
-            os.pwrite(FILE, f"{self.last_epoch:10d}".encode(), 0)
-'''
-JOB = [
-    "model=mlp",
-    "model.hidden=[1024,512]",
-    "data=digits",
-    "data.flatten=true",
-    "optimizer=adamw",
-    "scheduler=constant",
-    "scheduler._target_=mine.Counted",
-    "measure=quick",
-    "measure.window_s=0",
-    "run.eval_batches=1",
-    "run.device=cpu",
-    "launch.threads_per_rank=1",
-    f"checkpoint.every_steps={EVERY}",
-    "hydra.run.dir=job",
-]
-
-
-@dataclass
-class Victim:
-    """A job that is killed again and again. `resumes_from`: what the disk says since the last
-    kill; None before the first start."""
-
-    folder: Path
-    strategy: str
-    checkpoint: str
-    steps: int
-    kills: int = 0
-    in_staging: int = 0
-    lost: list[int] = field(default_factory=list)
-    loads: int = 0
-    wrong: list[str] = field(default_factory=list)
-    newest: int = 0
-    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    @property
-    def shelf(self) -> Path:
-        return self.folder / "job" / "checkpoint"
-
-    @property
-    def words(self) -> list[str]:
-        nproc = [] if self.strategy == "single" else ["launch.nproc=2"]
-        options = [f"strategy={self.strategy}", f"checkpoint={self.checkpoint}"]
-        return [*JOB, *options, *nproc, f"run.steps={self.steps}"]
-
-    @property
-    def most_lost(self) -> int:
-        """Steps. A save that all wait for is committed before the next step begins, so that at
-        most those since are lost, or those before one that is being written: `EVERY`. In the
-        background the save before it is committed only when the next one begins: twice that."""
-        return EVERY * (2 if self.checkpoint == "async" else 1)
-
-    def blame(self, what: str) -> None:
-        self.wrong.append(f"{self.strategy} {self.checkpoint}, kill {self.kills}: {what}")
-
-    def start(self) -> subprocess.Popen[bytes]:
-        self.folder.mkdir(exist_ok=True)
-        (self.folder / "mine.py").write_text(COUNTED)
-        (self.folder / "steps_done").unlink(missing_ok=True)
-        with (self.folder / "said").open("wb") as said:
-            return subprocess.Popen(
-                [sys.executable, "-m", "paceline", *self.words],
-                cwd=self.folder,
-                env={**os.environ, "PACELINE_CRASHES": self.mark},
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Everything that it started, whoever its parent is now."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        while left := [p for p in psutil.process_iter() if self._marked(p)]:
-            for one in left:
-                one.kill()
-            time.sleep(0.01)
-
-    def _marked(self, process: psutil.Process) -> bool:
-        try:
-            return process.environ().get("PACELINE_CRASHES") == self.mark
-        except psutil.Error:
-            return False
-
-    def steps_done(self) -> int:
-        """Of this start; 0: it has not trained yet."""
-        try:
-            return int((self.folder / "steps_done").read_text() or 0)
-        except FileNotFoundError:
-            return 0
-
-    def said(self) -> str:
-        return (self.folder / "said").read_text(errors="replace")
 
 
 def campaign(
@@ -217,8 +99,9 @@ def kill_once(victim: Victim, draw: random.Random) -> bool:
             wait_for(moment, victim, process, draw)
     except TimeoutError as error:
         victim.blame(f"{error}\n{victim.said()[-2000:]}")
-    ended = process.poll()
-    victim.kill(process)
+    finally:
+        ended = process.poll()
+        victim.kill(process)
     if ended is not None:
         victim.blame(f"it ended by itself, code {ended}:\n{victim.said()[-2000:]}")
         return False
@@ -254,7 +137,7 @@ def wait_for(
     moment: str, victim: Victim, process: subprocess.Popen[bytes], draw: random.Random
 ) -> None:
     """Until that moment of one of the next saves, and a random while in it."""
-    at = max(victim.newest, 0) + EVERY * draw.randint(1, 2)
+    at = victim.newest + EVERY * draw.randint(1, 2)
     place = victim.shelf / ".staging"
 
     def came() -> bool:
@@ -285,42 +168,6 @@ def until(
         time.sleep(0.001)
 
 
-def look(victim: Victim) -> None:
-    """What is on the disk after a kill."""
-    steps = []
-    for place in sorted(victim.shelf.glob("step_*")):
-        steps.append(int(place.name.removeprefix("step_")))
-        for wrong in torn(place):
-            victim.blame(wrong)
-    newest, done = max(steps, default=0), victim.steps_done()
-    if newest < victim.newest:
-        victim.blame(f"step {victim.newest} was committed, the newest is {newest}")
-    victim.newest = newest
-    victim.in_staging += any((victim.shelf / ".staging").glob("step_*"))
-    if done:
-        victim.lost.append(max(0, done - newest))
-        if victim.lost[-1] > victim.most_lost:
-            victim.blame(f"{done} steps were done, the newest committed is {newest}")
-    for name in ("quarantine", "superseded"):
-        if (victim.shelf / name).exists():
-            victim.blame(f"something was moved to {name}")
-
-
-def torn(place: Path) -> list[str]:
-    """What is wrong with a committed checkpoint, by its manifest."""
-    try:
-        files = json.loads((place / "manifest.json").read_text())["files"]
-        bad = [
-            f"{place / name} is not what its manifest says"
-            for name, written in files.items()
-            if xxhash.xxh3_64_hexdigest((place / name).read_bytes()) != written["xxh3"]
-        ]
-    except (OSError, ValueError, KeyError) as error:
-        return [f"{place}: {error!r}"]
-    there = {path.name for path in place.iterdir()} - {"manifest.json"}
-    return bad + [f"{place / name} is in no manifest" for name in sorted(there - set(files))]
-
-
 def finish(victim: Victim) -> None:
     """Let it run to its end."""
     log = victim.folder / "job" / "log" / "rank0.log"
@@ -329,12 +176,12 @@ def finish(victim: Victim) -> None:
     try:
         loaded(victim, process, log, before)
         code = process.wait(END_LIMIT_S)
+        if code:
+            victim.blame(f"it ended with code {code}:\n{victim.said()[-2000:]}")
     except (TimeoutError, subprocess.TimeoutExpired) as error:
-        victim.kill(process)
         victim.blame(f"it does not end: {error}")
-        return
-    if code:
-        victim.blame(f"it ended with code {code}:\n{victim.said()[-2000:]}")
+    finally:
+        victim.kill(process)
 
 
 def compare(victim: Victim, whole: Path) -> None:
@@ -362,13 +209,6 @@ def same(one: Any, other: Any) -> bool:
         torch.equal(a, theirs[where]) if isinstance(a, torch.Tensor) else a == theirs[where]
         for where, a in mine.items()
     )
-
-
-def inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return None
 
 
 HEAD = "| strategy | checkpoint | kills | in staging | loads | most steps lost | allowed | wrong |"
@@ -399,21 +239,8 @@ def main() -> None:
         f"{time.monotonic() - start:.0f} s"
     )
     if args.json:
-        rows = [
-            {
-                key: getattr(v, key)
-                for key in (
-                    "strategy",
-                    "checkpoint",
-                    "kills",
-                    "in_staging",
-                    "lost",
-                    "loads",
-                    "wrong",
-                )
-            }
-            for v in victims
-        ]
+        keys = ("strategy", "checkpoint", "kills", "in_staging", "lost", "loads", "wrong")
+        rows = [{key: getattr(victim, key) for key in keys} for victim in victims]
         args.json.write_text(json.dumps({"rows": rows, "kills": kills}, indent=1) + "\n")
     sys.exit(1 if wrong or kills < args.kills else 0)
 

@@ -103,6 +103,8 @@ def test_repeats_are_pooled() -> None:
         "micro_batch_size": 16,
         "scaling_mode": None,
         "scaling_efficiency": None,
+        "save_blocked_s": None,
+        "save_slowed_s": None,
         "compile_warm_s": None,
         "compiled_cold": False,
         "recompiles": 0,

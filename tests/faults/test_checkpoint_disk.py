@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.crashes import torn
+from benchmarks.victim import torn
 from tests.conftest import TINY, Command, Done
 
 pytestmark = [pytest.mark.faults, pytest.mark.distributed]

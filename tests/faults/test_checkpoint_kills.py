@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from benchmarks.crashes import MOMENTS, OFTEN, Victim, campaign, look, torn
+from benchmarks.crashes import MOMENTS, OFTEN, campaign
+from benchmarks.victim import Victim, look, torn
 
-pytestmark = [pytest.mark.faults, pytest.mark.distributed, pytest.mark.slow]
+pytestmark = pytest.mark.faults
 
 
+@pytest.mark.slow
+@pytest.mark.distributed
 @pytest.mark.timeout(900)
 def test_twenty_kills_lose_nothing_that_was_committed(tmp_path: Path) -> None:
     victims = campaign(20, 0, tmp_path, [("ddp", "sync"), ("ddp", "async"), ("fsdp", "dcp")])

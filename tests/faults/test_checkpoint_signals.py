@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.crashes import torn
+from benchmarks.victim import torn
 from tests.conftest import TINY, Command
 
 pytestmark = [pytest.mark.faults, pytest.mark.distributed]

@@ -24,7 +24,6 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType,
 from paceline.checkpoint.cadence import Cadence
 from paceline.checkpoint.cycle import Cycle
 from paceline.checkpoint.reading import quiet
-from paceline.checkpoint.state import tree_of
 from paceline.checkpoint.together import gather, together, unwrap
 from paceline.checkpoint.writer import HashedWriter
 from paceline.types import CheckpointError, Context, TrainState
@@ -118,8 +117,7 @@ class InBackground:
 
     def _stage(self, state: TrainState, save: dict[str, Any], began: float) -> None:
         """When it returns, the state has been copied, and training may change it."""
-        tree = tree_of(state, self._world)
-        place = self._cycle.stage(save["step"])
+        tree, place = self._cycle.stage(state, save["step"])
         written = self._write(tree, place)
         self._running = self._thread.submit(self._complete, save, written, began)
 
@@ -140,8 +138,12 @@ class InBackground:
     def _complete(self, save: dict[str, Any], written: Future[Any], began: float) -> None:
         """In the thread of its own."""
         with self._cycle.resident:
-            together(self._world, self._group, lambda: _result(written))
-            self._cycle.complete(save, began)
+            try:
+                together(self._world, self._group, lambda: _result(written))
+                self._cycle.complete(save, began)
+            except CheckpointError:
+                self._cycle.discard(save)
+                raise
 
     def _join(self) -> None:
         """Wait for the save that is in flight; its failure is this step's."""

@@ -9,7 +9,6 @@ from typing import Any
 
 from paceline.checkpoint.cadence import Cadence
 from paceline.checkpoint.cycle import Cycle
-from paceline.checkpoint.state import tree_of
 from paceline.types import Context, TrainState, World
 
 Write = Callable[[dict[str, Any], Path, World], None]
@@ -45,6 +44,6 @@ class Blocking:
         return self._cycle.report()
 
     def _save(self, state: TrainState, save: dict[str, Any], began: float) -> None:
-        place = self._cycle.stage(save["step"])
-        self._write(tree_of(state, self._world), place, self._world)
+        tree, place = self._cycle.stage(state, save["step"])
+        self._write(tree, place, self._world)
         self._cycle.complete(save, began)

@@ -14,7 +14,7 @@ from paceline.checkpoint.cadence import Cadence
 from paceline.checkpoint.reading import Found, newest_good, read_into
 from paceline.checkpoint.resident import Resident
 from paceline.checkpoint.shelf import Manifest, Shelf, step_of
-from paceline.checkpoint.state import restore
+from paceline.checkpoint.state import restore, tree_of
 from paceline.checkpoint.together import gather, together
 from paceline.checkpoint.writer import NOTES, take_notes
 from paceline.types import CheckpointError, Context, TrainState
@@ -52,11 +52,17 @@ class Cycle:
         self.saves.append(save)
         return save
 
-    def stage(self, step: int) -> Path:
-        """An empty place that all ranks may write into: a collective."""
-        rank = self.world.rank
-        together(self.world, self.group, lambda: None if rank else self.shelf.stage(step))
-        return self.shelf.place(step)
+    def stage(self, state: TrainState, step: int) -> tuple[dict[str, Any], Path]:
+        """What is to be saved, and an empty place that all ranks may write into: a collective."""
+        tree: dict[str, Any] = {}
+
+        def prepare() -> None:
+            if self.world.rank == 0:
+                self.shelf.stage(step)
+            tree.update(tree_of(state, self.world))
+
+        together(self.world, self.group, prepare)
+        return tree, self.shelf.place(step)
 
     def complete(self, save: dict[str, Any], began: float) -> None:
         """All ranks have written: verify, commit, delete what isn't kept. A collective."""
@@ -101,7 +107,13 @@ class Cycle:
         except CheckpointError as error:
             self.failed(save, error)
 
+    def discard(self, save: dict[str, Any]) -> None:
+        """All ranks know that it failed: what was written of it must not fill the disk."""
+        if self.world.rank == 0:
+            shutil.rmtree(self.shelf.place(save["step"]), ignore_errors=True)
+
     def failed(self, save: dict[str, Any], error: CheckpointError) -> None:
+        self.discard(save)
         save |= {"state": "failed", "message": str(error)}
         if self.settings.on_failure == "stop":
             raise error

@@ -123,8 +123,14 @@ def get_rng() -> dict[str, Any]:
     cuda = {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
     return cuda | {
         "torch": torch.get_rng_state(),
-        "python": [version, list(words), gauss],
-        "numpy": [str(name), [int(k) for k in keys], int(position), int(has_gauss), float(cached)],
+        "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
+        "numpy": {
+            "name": str(name),
+            "keys": torch.from_numpy(np.asarray(keys, np.int64)),
+            "position": int(position),
+            "has_gauss": int(has_gauss),
+            "cached": float(cached),
+        },
     }
 
 
@@ -132,10 +138,11 @@ def set_rng(rng: dict[str, Any]) -> None:
     torch.set_rng_state(rng["torch"])
     if "cuda" in rng and torch.cuda.is_available():
         torch.cuda.set_rng_state(rng["cuda"])
-    version, words, gauss = rng["python"]
-    random.setstate((version, tuple(words), gauss))
-    name, keys, position, has_gauss, cached = rng["numpy"]
-    np.random.set_state((name, np.array(keys, np.uint32), position, has_gauss, cached))
+    python, numpy = rng["python"], rng["numpy"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    keys = numpy["keys"].numpy().astype(np.uint32)
+    rest = (numpy["position"], numpy["has_gauss"], numpy["cached"])
+    np.random.set_state((numpy["name"], keys, *rest))
 
 
 def _named(state: TrainState) -> dict[str, Any]:

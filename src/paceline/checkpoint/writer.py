@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -67,7 +67,7 @@ class HashedFile(io.RawIOBase):
 
 def save_whole(tree: dict[str, Any], path: Path) -> None:
     """torch.save, hashed and on the disk when it returns."""
-    with HashedFile(path) as file:
+    with _no_crc(), HashedFile(path) as file:
         try:
             torch.save(tree, cast("IO[bytes]", file))
             os.fsync(file.fileno())
@@ -95,7 +95,8 @@ class HashedWriter(FileSystemWriter):
 
     def write_data(self, plan: Any, planner: Any) -> torch.futures.Future[list[Any]]:
         try:
-            return super().write_data(plan, planner)
+            with _no_crc():
+                return super().write_data(plan, planner)
         except Exception as error:
             raise self._files.error or error from error
 
@@ -126,6 +127,18 @@ class HashedFiles(FileSystem):
         super().rename(path, new_path)
         old, new = _note_of(Path(path)), _note_of(Path(new_path))
         old.rename(new)
+
+
+@contextmanager
+def _no_crc() -> Iterator[None]:
+    """torch's own checksum of each tensor costs as much as writing it (504 MB: 0.37 s against
+    0.27 s), and nothing reads it: torch.load takes the file without. Every byte is hashed here."""
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
 
 
 def _note(path: Path, written: Written) -> None:
