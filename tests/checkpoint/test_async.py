@@ -74,6 +74,15 @@ def test_the_last_good_one_stays_until_the_next_is_committed(
     assert names(tmp_path) == ["step_00000006"]
 
 
+def test_a_step_in_which_it_ended_was_disturbed_too(tmp_path: Path) -> None:
+    state, saver = training(0), opened("async", tmp_path)
+    train(state, 3, saver)
+    while states(saver) != ["committed"]:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert train(state, 2, saver) == [True, False]
+
+
 def test_what_is_saved_is_the_state_of_its_step(tmp_path: Path, slow_disk: None) -> None:
     state, saver = training(0), opened("async", tmp_path)
     train(state, 3, saver)

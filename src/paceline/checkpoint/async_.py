@@ -84,6 +84,7 @@ class InBackground:
         return self._cycle.load(state)
 
     def save(self, state: TrainState, step: int, now: bool) -> bool:
+        beside = self._running is not None  # at the step's beginning, whatever has become of it
         if self._running is not None and self._running.done():
             self._join()
         due = self._cycle.due(step, now)
@@ -92,7 +93,7 @@ class InBackground:
             return True
         if due:
             self._skipped.append(step)
-        return self._running is not None
+        return beside
 
     def finish(self) -> None:
         try:

@@ -77,11 +77,18 @@ def _numbers(tree: dict[str, Any]) -> dict[str, Any]:
 
 def _own(state: TrainState) -> dict[str, Any]:
     """What no two ranks share."""
-    name, keys, *rest = np.random.get_state(legacy=True)
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     rng: dict[str, Any] = {
         "torch": torch.get_rng_state(),
-        "python": random.getstate(),
-        "numpy": [str(name), np.asarray(keys).tolist(), *rest],
+        "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
+        "numpy": {
+            "name": str(name),
+            "keys": torch.from_numpy(np.asarray(keys, np.int64)),
+            "position": int(position),
+            "has_gauss": int(has_gauss),
+            "cached": float(cached),
+        },
     }
     if torch.cuda.is_available():
         rng["cuda"] = torch.cuda.get_rng_state()
