@@ -34,8 +34,8 @@ def test_a_bare_off_in_a_defaults_list(refuse: Refuse) -> None:
 def test_a_bare_off_as_a_value(refuse: Refuse) -> None:
     (problem,) = experiment(refuse, HEAD + "checkpoint:\n  resume: off\n", "checkpoint=sync")
     assert problem == (
-        "checkpoint.resume=false: expected str, got bool; give auto or required or off (YAML reads "
-        'a bare off as false: write "off")'
+        "checkpoint.resume=false: expected str, got bool; give auto or required or off or text "
+        '(YAML reads a bare off as false: write "off")'
     )
 
 

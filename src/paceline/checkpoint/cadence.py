@@ -23,7 +23,7 @@ class Cadence:
     keep_last: int
     keep_every: int | None
     verify: bool
-    resume: str
+    resume: Literal["auto", "required", "off"] | str
     strict: bool
     on_failure: Literal["stop", "continue"]
     mtbf_s: float
