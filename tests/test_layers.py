@@ -28,10 +28,8 @@ MAY_IMPORT = {
 ENTRY = {
     ("controller/launch.py", "paceline.rank.main"),
     ("controller/adopt.py", "paceline.rank.main"),
-    ("controller/checkpoints.py", "paceline.checkpoint.shelf"),
 }
-"""Where processes are made, the function that they run must be named; and what lies on the disk is
-looked at from both sides. Nothing else is shared."""
+"""Where processes are made, the function that they run must be named; nothing else is shared."""
 
 SHELF = "paceline.checkpoint.shelf"
 """The part of a choice that imports no torch: commands may import it. Others, inside functions."""

@@ -119,6 +119,13 @@ class TestResume:
         assert steps_in(tmp_path, "superseded") == ["step_00000003", "step_00000006"]
         assert "step_00000006 was set aside" in capsys.readouterr().out
 
+    def test_off_is_for_the_first_start_not_for_one_after_a_failure(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        saved("sync", tmp_path, resume="off")
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+        assert opened("sync", tmp_path, resume="off").load(training(1)) == 3
+
     @pytest.mark.parametrize("below", ["", "checkpoint", "checkpoint/step_00000006"])
     def test_a_path_is_where_a_job_without_one_of_its_own_begins(
         self, tmp_path: Path, below: str

@@ -36,6 +36,7 @@ CONFIG: dict[str, Any] = {
     "optimizer": {},
     "precision": {},
     "comm_hook": {},
+    "checkpoint": {},
     "strategy": {},
 }
 CHOICES = {"strategy": "ddp", "compile": "off", "comm_hook": "none"}
@@ -263,6 +264,14 @@ class TestCudaGraphs:
         assert problem.endswith("use compile=inductor")
         devices(monkeypatch, 2)
         assert broken({"compile": settings, "run.device": "cuda"}, compile=option) == []
+
+
+def test_pinned_memory_is_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    (problem,) = broken({"checkpoint.stager": "pinned"})
+    assert problem.endswith("use checkpoint.stager=thread")
+    assert broken({"checkpoint.stager": "process"}) == []
+    devices(monkeypatch, 1)
+    assert broken({"checkpoint.stager": "pinned", "run.device": "cuda"}) == []
 
 
 class TestACompiledStep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -98,7 +99,13 @@ class Cycle:
         save |= {"state": "committed", "bytes": manifest.size}
         save["durable_s"] = time.perf_counter() - began
         if world.rank == 0:
+            self._retain()
+
+    def _retain(self) -> None:
+        try:
             self.shelf.retain(self.settings.keep_last, self.settings.keep_every)
+        except OSError as error:  # what was to be saved is
+            print(f"WARNING an old checkpoint could not be deleted: {error}", flush=True)
 
     def attempt(self, save: dict[str, Any], work: Callable[[], None]) -> None:
         """Do a part of a save; a failure, which all ranks see alike, stops the job or is said."""
@@ -161,7 +168,7 @@ class Cycle:
 
     def _find(self) -> Found | None:
         asked = self.settings.resume
-        if asked == "off":
+        if asked == "off" and not _started_again():
             print("checkpoint.resume=off: fresh start", flush=True)
             return None
         paths = self.shelf.committed()
@@ -205,6 +212,11 @@ class Cycle:
 
     def _me(self) -> dict[str, Any]:
         return {"world_size": self.world.world_size}
+
+
+def _started_again() -> bool:
+    """After a failure, by the same controller: then what lies there is this run's own."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
 def _said(found: Found, report: dict[str, Any], resharded: bool, ranks: int) -> str:

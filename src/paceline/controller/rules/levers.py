@@ -62,6 +62,15 @@ def _compiled_step(config: Config, choices: Config, world: int) -> str | None:
     return None
 
 
+def _pinned(config: Config, choices: Config, world: int) -> str | None:
+    if config["checkpoint"].get("stager") != "pinned" or on_cuda(config["run"]):
+        return None
+    return (
+        "checkpoint.stager=pinned: pinned memory is for copies from a CUDA device, there would be "
+        "none; use checkpoint.stager=thread"
+    )
+
+
 def _blocks(config: Config, choices: Config, world: int) -> str | None:
     """Where the model's class is known before it is made; else the ranks say so."""
     chosen = locate(config["activation_checkpointing"]["_target_"])
@@ -87,5 +96,6 @@ RULES: Rules = (
     (("compile", "run.device"), _cuda_graphs),
     (("compile", "optimizer"), _compiled_step),
     (("precision", "run.device"), _tf32),
+    (("checkpoint", "run.device"), _pinned),
     (("activation_checkpointing", "model"), _blocks),
 )
