@@ -132,6 +132,7 @@ def test_whose_result_a_directory_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.distributed
+@pytest.mark.slow  # three jobs
 def test_more_steps_of_the_same_training_go_on_from_its_checkpoint(command: Command) -> None:
     words = [*SAVED, "hydra.run.dir=job"]
     first = command(*words, "run.steps=20")

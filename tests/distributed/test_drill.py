@@ -17,7 +17,7 @@ import pytest
 from paceline.controller import drill
 from tests.conftest import TINY, Command
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 MODEL = """
 from torch import nn
@@ -105,7 +105,6 @@ def test_a_model_that_was_edited_since_fails_with_its_losses(job: Path, command:
     assert logs and all(p.parts[3] == "log" for p in logs)  # nothing else stays
 
 
-@pytest.mark.slow
 def test_state_that_was_restored_wrong_is_named(job: Path, command: Command) -> None:
     (command.cwd / "mine.py").write_text(MODEL + LOADS_WRONG)
     copied = shutil.copytree(job, command.cwd / "job")
@@ -138,7 +137,6 @@ def test_one_process_saved_in_the_background(command: Command) -> None:
     assert other["losses"]["max_rel_diff"] <= 1e-4 and other["samples_equal"] is True
 
 
-@pytest.mark.slow
 def test_ctrl_c_leaves_nothing(
     job: Path, module_command: Command, until: Callable[..., None]
 ) -> None:
