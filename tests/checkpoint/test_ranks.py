@@ -65,9 +65,8 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
-@pytest.mark.parametrize(
-    "mode", ["dcp", *(pytest.param(m, marks=pytest.mark.slow) for m in ("sync", "async"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", list(MODES))
 def test_shards_of_two_ranks_are_read_by_three_by_one_and_by_replicas(
     tmp_path: Path, mode: str
 ) -> None:

@@ -126,6 +126,7 @@ def test_gradients_that_differ_between_ranks(planted: dict[str, Done]) -> None:
     assert any("off its float64 reference" in r for r in found["validity"]["reasons"])
 
 
+@pytest.mark.slow
 def test_such_a_cell_cannot_win(command: Command) -> None:
     (command.cwd / "mine.py").write_text(MINE)
     done = command("-m", *TINY, "optimizer._target_=torch.optim.SGD,mine.Lazy", "repeat=range(2)")
