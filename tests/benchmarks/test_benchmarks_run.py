@@ -86,3 +86,18 @@ def test_a_number_that_cannot_be_is_refused(name: str, wrong: tuple[str, str]) -
     )
     assert done.returncode == 2
     assert f"{wrong[0]} {wrong[1]}" in done.stderr
+
+
+def test_what_saving_and_loading_cost(tmp_path: Path) -> None:
+    printed, figures = run("checkpoint.py", tmp_path, "--rounds", "1", "--mb", "60")
+    assert figures["bytes"] >= 60e6
+    (only,) = figures["rounds"]
+    assert only.keys() == figures["first"].keys()
+    assert {"copy", "write", "sync durable", "dcp durable", "async blocked", "load dcp"} <= set(
+        only
+    )
+    assert all(seconds > 0 for name, seconds in only.items() if "slowed" not in name)
+    for ratio in figures["ratios"]:
+        assert ratio["ratio"] == only[ratio["of"]] / only[ratio["to"]]
+        assert f"{ratio['of']} / {ratio['to']}" in printed
+    assert not list(tmp_path.glob("checkpoint_*")), "what was written is gone"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.checkpoint import COMMON, MODES
 from paceline import config
 from paceline.comm_hook.none import Plain
 from paceline.precision.full import FullPrecision
@@ -15,25 +16,7 @@ from paceline.types import Checkpoint, Context, Run, TrainState, World
 
 ALONE = World(0, 0, 0, 1, torch.device("cpu"))
 RUN = Run(1, 1, 0, None, 0, "cpu")
-COMMON = {
-    "every_steps": 3,
-    "keep_last": 2,
-    "keep_every": None,
-    "verify": True,
-    "resume": "auto",
-    "strict": False,
-    "on_failure": "stop",
-    "mtbf_s": 86400.0,
-}
-MODES: dict[str, dict[str, Any]] = {
-    "sync": {"_target_": "paceline.checkpoint.sync.Sync"},
-    "dcp": {"_target_": "paceline.checkpoint.dcp.Dcp"},
-    "async": {
-        "_target_": "paceline.checkpoint.async_.Async",
-        "overlap": "wait",
-        "stager": "thread",
-    },
-}
+OFTEN = {"every_steps": 3, "keep_last": 2}
 WORK = {"work_hash": "w", "config_hash": "c", "work": {"optimizer.lr": 0.1}}
 
 
@@ -61,7 +44,7 @@ def opened(
     **settings: Any,
 ) -> Checkpoint:
     context = Context(world, RUN, directory, config.build, identity)
-    made: Checkpoint = config.build(COMMON | MODES[mode] | settings, context)
+    made: Checkpoint = config.build(COMMON | OFTEN | MODES[mode] | settings, context)
     return made
 
 
