@@ -89,7 +89,7 @@ def test_a_number_that_cannot_be_is_refused(name: str, wrong: tuple[str, str]) -
 
 
 def test_what_saving_and_loading_cost(tmp_path: Path) -> None:
-    printed, figures = run("checkpoint.py", tmp_path, "--rounds", "1", "--mb", "60")
+    printed, figures = run("checkpoint.py", tmp_path, "--rounds", "1", "--mb", "60", "--rest", "0")
     assert figures["bytes"] >= 60e6
     (only,) = figures["rounds"]
     assert only.keys() == figures["first"].keys()

@@ -157,8 +157,7 @@ def test_a_job_that_may_go_on_trains_to_its_end_and_saves_again(
     assert not (after / ".staging").exists() or not any((after / ".staging").iterdir())
 
 
-@pytest.mark.parametrize("checkpoint", ["dcp", "async"])
-@pytest.mark.parametrize("on_failure", ["stop", "continue"])
+@pytest.mark.parametrize(("checkpoint", "on_failure"), [("dcp", "stop"), ("async", "continue")])
 def test_the_disk_of_one_rank_alone(command: Command, checkpoint: str, on_failure: str) -> None:
     (command.cwd / "mine.py").write_text(FULL)
     words = ["model._target_=mine.Model", *ranks("ddp"), f"checkpoint={checkpoint}"]

@@ -26,8 +26,8 @@ SCHEMA = 1
 MANIFEST, REASON = "manifest.json", "reason.txt"
 STAGING, QUARANTINE, SUPERSEDED, DELETING = ".staging", "quarantine", "superseded", ".deleting"
 STEP = re.compile(r"step_(\d{8,})")
-BLOCK = 8 << 20
-"""Bytes read at once."""
+BLOCK = 1 << 20
+"""Bytes at once: still in the processor's cache when they are looked at a second time."""
 
 
 @dataclass(frozen=True)

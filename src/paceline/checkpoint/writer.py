@@ -18,7 +18,7 @@ import torch
 import xxhash
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 
-from paceline.checkpoint.shelf import Written
+from paceline.checkpoint.shelf import BLOCK, Written
 
 NOTES = ".written"
 """Beside the files: what was written to each. A file each, for they come from several processes."""
@@ -36,17 +36,18 @@ class HashedFile(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        self._seen.update(view)
-        done = 0
         try:
-            while done < len(view):
-                done += self._file.write(view[done:]) or 0
+            for start in range(0, len(view), BLOCK):
+                block = view[start : start + BLOCK]
+                self._seen.update(block)
+                while block:
+                    block = block[self._file.write(block) or 0 :]
         except OSError as error:
             error.filename = self._file.name  # it says which file
             self.error = self.error or error
             raise
-        self._size += done
-        return done
+        self._size += len(view)
+        return len(view)
 
     def writable(self) -> bool:
         return True
