@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from paceline.checkpoint.reading import read_whole
 from paceline.checkpoint.shelf import sync_directory
-from paceline.checkpoint.writer import HashedFile
+from paceline.checkpoint.writer import save_hashed
 from paceline.types import CheckpointError
 
 
@@ -29,7 +29,7 @@ def export(path: Path, what: str, file: Path) -> dict[str, Any]:
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         if file.suffix == ".pt":
-            _write_pt(part, temporary)
+            save_hashed(part, temporary)
         else:
             _write_safetensors(part, temporary, path)
         temporary.replace(file)
@@ -60,15 +60,6 @@ def _own(part: Any) -> Any:
         return kept.contiguous()
 
     return torch.utils._pytree.tree_map(own, part)
-
-
-def _write_pt(part: Any, file: Path) -> None:
-    with HashedFile(file) as opened:
-        try:
-            torch.save(part, cast("IO[bytes]", opened))
-            os.fsync(opened.fileno())
-        except Exception as error:
-            raise opened.error or error from error
 
 
 def _write_safetensors(part: dict[str, Any], file: Path, path: Path) -> None:

@@ -66,15 +66,21 @@ class HashedFile(io.RawIOBase):
         return Written(self._size, self._seen.hexdigest())
 
 
-def save_whole(tree: dict[str, Any], path: Path) -> None:
+def save_hashed(tree: Any, path: Path) -> Written:
     """torch.save, hashed and on the disk when it returns."""
-    with _no_crc(), HashedFile(path) as file:
+    with HashedFile(path) as file:
         try:
             torch.save(tree, cast("IO[bytes]", file))
             os.fsync(file.fileno())
         except Exception as error:
             raise file.error or error from error
-        _note(path, file.written())
+        return file.written()
+
+
+def save_whole(tree: dict[str, Any], path: Path) -> None:
+    """The same for a file of a checkpoint: noted beside it."""
+    with _no_crc():
+        _note(path, save_hashed(tree, path))
 
 
 def take_notes(place: Path, rank: int) -> dict[str, Written]:

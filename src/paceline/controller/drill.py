@@ -38,6 +38,7 @@ from paceline.controller.session import (
     Interrupted,
 )
 from paceline.record.schema import write_json
+from paceline.report.kept import check
 from paceline.report.terminal import screen
 from paceline.types import CheckpointError, ConfigError
 
@@ -146,13 +147,9 @@ def _newest_good(
     """All bytes of the newest that is whole are what was written; what is wrong with newer ones."""
     damaged: list[str] = []
     for path in reversed(paths):
-        try:
-            manifest = shelf.read_manifest(path)
-            wrong = shelf.problems(path, manifest, manifest.files, contents=True)
-        except CheckpointError as error:
-            wrong = [str(error)]
+        wrong = check(path).problems
         if not wrong:
-            return path, manifest, damaged
+            return path, shelf.read_manifest(path), damaged
         damaged += wrong
     return None, None, damaged
 
