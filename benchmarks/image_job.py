@@ -31,10 +31,9 @@ from typing import Any
 import numpy as np
 from jpegs import write_jpegs
 
-from paceline.controller.plan import cores
 from paceline.data.stream import auto_workers
 from paceline.record.economics import Turns
-from paceline.record.environment import cpu_name
+from paceline.record.environment import cores, cpu_name
 from paceline.record.measure import Floats
 
 WORKERS = auto_workers(cores(), ranks=1)

@@ -43,8 +43,8 @@ import torch
 from loop_peers import PEERS
 from loop_sides import Raw, Shape, Work
 
-from paceline.controller.plan import cores
 from paceline.rank.process import keep_freed_memory
+from paceline.record.environment import cores
 from paceline.record.measure import t_interval
 
 STRETCHES = 10

@@ -31,7 +31,7 @@ NEEDS = {
     "tokens": ["data.path=train.bin"],
     "image_folder": ["data.root=images"],
 }
-ONLY_ON_CUDA = {"tf32", "cudagraphs", "reduce_overhead"}
+ONLY_ON_CUDA = {"tf32", "cudagraphs", "reduce_overhead", "memory_snapshot"}
 
 
 def name(path: Path) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-SUBCOMMANDS = ("compare", "report", "status", "checkpoint")
+SUBCOMMANDS = ("compare", "report", "status", "checkpoint", "diagnose", "doctor")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,6 +19,14 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] == "checkpoint":
         return _checkpoint(argv[1:])
+    if argv and argv[0] == "diagnose":
+        from paceline.report import diagnosis
+
+        return diagnosis.run(argv[1:])
+    if argv and argv[0] == "doctor":
+        from paceline.controller.doctor import run as doctor
+
+        return doctor(argv[1:])
     if argv and argv[0] in SUBCOMMANDS:
         from paceline.report import commands
 

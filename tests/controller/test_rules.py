@@ -40,7 +40,7 @@ CONFIG: dict[str, Any] = {
     "strategy": {},
 }
 CHOICES = {"strategy": "ddp", "compile": "off", "comm_hook": "none"}
-SCHEDULE = {"wait": 5, "warmup": 2, "active": 3, "repeat": 4, "ranks": [0, 1]}
+SCHEDULE = {"wait": 8, "warmup": 2, "active": 10, "repeat": 2, "ranks": [0, 1, "slowest"]}
 
 
 @pytest.fixture(autouse=True)
@@ -112,15 +112,33 @@ BROKEN = {
         "lower scheduler.warmup_steps",
     ),
     "profiler": (
-        {"profiler": SCHEDULE | {"active": 4}},
+        {"profiler": SCHEDULE | {"active": 11}},
         {},
-        "profiler.wait=5: (wait + warmup=2 + active=4) x repeat=4 needs 44 steps, run.steps=40 has "
-        "fewer; lower profiler.wait or raise run.steps",
+        "profiler.wait=8: (wait + warmup=2 + active=11) x repeat=2 needs 42 steps, run.steps=40 "
+        "has fewer; lower profiler.wait or raise run.steps",
     ),
     "profiled": (
         {"profiler": SCHEDULE | {"ranks": [0, 2]}},
         {},
         "profiler.ranks=[0,2]: the job has ranks 0 to 1; give some of those",
+    ),
+    "recorded while it warms up": (
+        {"profiler": SCHEDULE | {"wait": 7}},
+        {},
+        "profiler.wait=7: with warmup=2 steps are recorded from step 9 on, which "
+        "measure.warmup_steps=10 takes for unsettled; set profiler.wait=8 or more",
+    ),
+    "kernels without a device": (
+        {"profiler": SCHEDULE | {"activities": ["cpu", "cuda"]}},
+        {},
+        "profiler.activities=[cpu,cuda]: there would be no CUDA device; use "
+        "profiler.activities=auto",
+    ),
+    "a device's history without one": (
+        {"profiler": {"wait": 20, "max_entries": 1}},
+        {"profiler": "memory_snapshot"},
+        "profiler=memory_snapshot: it is the history of the allocator on a CUDA device, there "
+        "would be none; on a CPU use profiler=schedule profiler.profile_memory=true",
     ),
     "tf32": (
         {"precision.float32_matmul": "tf32"},

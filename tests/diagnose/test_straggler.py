@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from paceline.diagnose.bound import FromLedger
+from paceline.diagnose.bound import diagnosis
 from paceline.diagnose.straggler import straggler
 from paceline.record.schema import empty_record
 
 STRETCHES = 10
+
+CONFIG: dict[str, Any] = {"data": {}, "optimizer": {}, "compile": {}}
 
 
 def record(own: list[list[float]] | None, step_s: float = 0.1, **phases: float) -> dict[str, Any]:
@@ -58,11 +60,26 @@ def test_no_straggler(own: list[list[float]] | None) -> None:
     assert straggler(record(own)) is None
 
 
-def test_it_comes_before_every_other_bound() -> None:
-    made = record([even(0.04), even(0.09)], forward=9.0, comm=0.0)
-    assert FromLedger().explain(made)["bound"] == "straggler"
-    made["ledger"]["own_step_s"] = None
-    assert FromLedger().explain(made)["bound"] == "compute"
+def two_ranks(late_s: float, comm_s: float) -> dict[str, Any]:
+    """100 steps of 0.1 s, in which rank 1 stands still for `late_s` in its forward."""
+    made = record([even(0.04), even(0.04 + late_s)], comm=100 * comm_s)
+    work = made["ledger"]["steady_phases_s"] | {"forward": 100 * (0.08 - comm_s)}
+    mine = work | {"forward": work["forward"] - 100 * late_s}
+    return made | {"ledger": made["ledger"] | {"per_rank": [mine, work], "steady_phases_s": work}}
+
+
+def test_what_it_works_longer_is_no_other_bound() -> None:
+    found = diagnosis(two_ranks(0.05, 0.01), CONFIG, {})
+    assert (found["bound"], found["rank"]) == ("straggler", 1)
+    assert found["shares"]["straggler"] == pytest.approx(0.5)
+    assert found["shares"]["compute"] == pytest.approx(0.3)
+    assert found["evidence"][0].startswith("rank 1 works ")
+
+
+def test_what_takes_longer_comes_before_it() -> None:
+    found = diagnosis(two_ranks(0.02, 0.06), CONFIG, {})
+    assert (found["bound"], found["rank"]) == ("communication", 0)
+    assert found["evidence"][0].startswith("rank 1 works ")  # it is said all the same
 
 
 @pytest.mark.parametrize(
@@ -75,7 +92,7 @@ def test_it_comes_before_every_other_bound() -> None:
     ],
 )
 def test_communication_is_a_bound_where_it_is_known(phases: dict[str, float], bound: str) -> None:
-    found = FromLedger().explain(record(None, **phases))
+    found = diagnosis(record(None, **phases), CONFIG, {})
     assert found["bound"] == bound
     told_apart = not any("isn't told apart" in text for text in found["evidence"])
     assert told_apart == ("comm" in phases)

@@ -207,8 +207,21 @@ def test_a_job_is_explained() -> None:
 
 def test_a_diagnosis_is_a_line() -> None:
     record = made(["a=1"])
-    record["diagnosis"] |= {"bound": "input", "share": 0.42, "advice": [{"override": "x=4"}]}
-    assert "  bound by   input (42% of the step); try x=4" in shown(terminal.job, record)
+    advice = {"override": "x=4", "why": "it waits", "basis": "a batch takes 3 ms", "check": "go"}
+    advice |= {"predicted_gain": 1.5, "predicted_bounds": [1.2, 1.8], "measured_gain": None}
+    unsure = advice | {"override": "y=1", "predicted_gain": None}
+    record["diagnosis"] |= {"bound": "input", "share": 0.42, "advice": [advice, unsure]}
+    lines = shown(terminal.job, record)
+    at = lines.index("  bound by   input (42% of the step)")
+    assert lines[at + 1 : at + 6] == [
+        "  try        x=4: predicted 1.5 times [1.2, 1.8]; it waits",
+        "               (a batch takes 3 ms)",
+        "             y=1: at most 1.8 times; it waits",
+        "               (a batch takes 3 ms)",
+        "  check      go",
+    ]
+    record["diagnosis"]["advice"][0]["measured_gain"] = 1.4
+    assert "  try        x=4: measured 1.400 times; it waits" in shown(terminal.job, record)
     record["diagnosis"] |= {"bound": "undetermined", "share": None, "advice": []}
     assert "  bound by   undetermined" in shown(terminal.job, record)
 

@@ -10,6 +10,10 @@ SAID = {"cant_tell": "can't tell", "other_work": "other work", "pending": "not r
 """Words of the files -> words for a reader."""
 
 
+WAITS_AT = 0.05
+"""Of a step, in some row: from there on its wait for data has a column."""
+
+
 def columns(table: dict[str, Any], full: bool = True) -> dict[str, list[str]]:
     """Header -> texts for a reader, a text a row. `full`: keys and names in full length."""
     rows = table["rows"]
@@ -35,6 +39,8 @@ def columns(table: dict[str, Any], full: bool = True) -> dict[str, list[str]]:
         found["recompiles"] = [_recompiles(row) for row in rows]
     if any(row["save_blocked_s"] is not None for row in rows):
         found["a save takes"] = [_save(row) for row in rows]
+    if any((row["data_wait_share"] or 0) >= WAITS_AT for row in rows):
+        found["data wait"] = [figure(row["data_wait_share"], ".0%") for row in rows]
     found["peak GiB"] = [figure(row["peak_memory_gib"], ".2f") for row in rows]
     found["final loss"] = [figure(row["final_loss"], ".4f") for row in rows]
     if any(row["loss_deviation"] or row["numerics"]["verdict"] == "diverged" for row in rows):

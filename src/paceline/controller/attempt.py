@@ -15,12 +15,15 @@ from paceline.controller.adopt import run_adopted
 from paceline.controller.agreement import introduction
 from paceline.controller.directory import NODE_FROZEN, keep_log, set_aside
 from paceline.controller.identity import work
-from paceline.controller.launch import Ended, run_ranks
+from paceline.controller.launch import Ended, processes, run_ranks
 from paceline.controller.meet import Follower, Lead
+from paceline.controller.nvml import Devices, NoDevices
 from paceline.controller.plan import Job
 from paceline.controller.rules import local_world_size
 from paceline.controller.session import SESSION, Interrupted
+from paceline.controller.use import Unseen, Use
 from paceline.controller.watch import Watch
+from paceline.record.environment import cores
 from paceline.types import Failed
 
 
@@ -57,14 +60,20 @@ def run_attempt(
     """Run the ranks of this node once, and show what they say."""
     (frozen.parent / "log").mkdir(exist_ok=True)
     if SESSION.store is not None:
-        with Watch(frozen.parent, (), console):  # the outer launcher shows their output itself
+        # the outer launcher shows their output itself
+        with Watch(frozen.parent, (), console, Unseen()) as watch:
             ended = run_adopted(frozen, began, SESSION.store)
     else:
         nproc = local_world_size(job.config, job.requested["world_size"])
         ranks = range(meeting.node_rank * nproc, (meeting.node_rank + 1) * nproc)
-        with Watch(frozen.parent, ranks, console):
+        on_gpu = job.requested["device"] == "cuda"
+        devices = Devices(nproc) if on_gpu else NoDevices()
+        warmup_steps = job.config["measure"]["warmup_steps"]
+        use = Use(processes, devices, cores(), warmup_steps, frozen.parent)
+        with Watch(frozen.parent, ranks, console, use) as watch:
             ended = run_ranks(frozen, job.config["launch"], nproc, meeting, attempt, began)
         SESSION.signal = ended.signal
+    ended.use = watch.use.section()
     return ended
 
 

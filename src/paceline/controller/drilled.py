@@ -15,9 +15,10 @@ from paceline.controller.job import complete, now
 from paceline.controller.launch import run_ranks
 from paceline.controller.meet import Lead
 from paceline.controller.nudged import QUIET
-from paceline.controller.plan import Job, cores
+from paceline.controller.plan import Job
 from paceline.controller.rules import broken_rules
 from paceline.controller.session import Interrupted
+from paceline.record.environment import cores
 from paceline.record.schema import read_json
 from paceline.types import ConfigError
 

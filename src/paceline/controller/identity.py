@@ -39,6 +39,11 @@ def config_hash(config: Mapping[str, Any]) -> str:
     )
 
 
+def trial_hash(config: Mapping[str, Any]) -> str:
+    """Names what is measured: the cell but for how it is diagnosed, which comes afterwards."""
+    return config_hash({key: node for key, node in config.items() if key != "diagnose"})
+
+
 def work_hash(config: Mapping[str, Any]) -> str:
     """Names a training: jobs with the same one must have the same losses. Of a frozen config: with
     the batch and the learning rate that `scaling` made."""

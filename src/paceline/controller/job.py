@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from paceline import config as checker
-from paceline.controller import checkpoints
+from paceline.controller import checkpoints, predicted
 from paceline.controller.agreement import introduction
 from paceline.controller.attempt import follow, freeze, node_directory, run_attempt, say_restart
 from paceline.controller.directory import (
@@ -91,6 +91,7 @@ def _measure(job: Job, meeting: Lead, console: Console) -> dict[str, Any]:
         began = time.perf_counter()
     record = complete(job, section, ended, start, time.perf_counter(), restarts, began)
     write_json(job.directory / "result.json", record)
+    predicted.keep(job, record)
     write_json(status, {"job": record["job"], "status": record["status"]})
     meeting.decide(attempt, told(record, job))
     if record["status"]["state"] in RAN:
@@ -118,6 +119,9 @@ def complete(
     record = read_json(job.directory / "result.json") or empty_record()
     record["job"] |= section
     record["requested"] = job.requested
+    record["utilisation"] |= ended.use
+    if job.config["launch"]["nnodes"] > 1:
+        record["utilisation"]["reasons"]["nodes"] = "node 0 alone: a controller sees its own ranks"
     record["status"] |= status_of(job, ended) | {"restarts": list(restarts)}
     wrong = record["validity"]["verdict"] in ("not_training", "diverged")
     if wrong and record["status"]["exit_code"] == 0:
@@ -130,7 +134,7 @@ def complete(
         record["throughput"]["end_to_end_units_per_s"] = units / record["ledger"]["wall_s"]
         _add_earlier_attempts(record, job)
         diagnose = checker.build(job.config["diagnose"])
-        record["diagnosis"] |= diagnose.explain(record)
+        record["diagnosis"] |= diagnose.explain(record, job.config, job.choices)
     return record
 
 

@@ -38,7 +38,7 @@ PRELOAD = [
 ]
 FORKSERVER_ENV = {
     "PYTHONSAFEPATH": "1",  # a random.py in the working directory must not be imported
-    "KINETO_LOG_LEVEL": "5",  # the profiler announces its every start and stop otherwise
+    "KINETO_LOG_LEVEL": "6",  # the profiler announces its every start and stop otherwise
 }
 AGENT_ENV = {
     "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT",  # it wants one; SIGHUP stays ignored under nohup
@@ -58,7 +58,7 @@ class Ended:
     """How the ranks ended, by rank. `exits`: exit codes of those that failed by themselves.
     `failures`: their own accounts. `oom_kills`: how many processes of this machine the kernel
     ended meanwhile, for want of memory. `lost`: node -> what became of it. `put_down`: ranks here
-    were killed because another had failed."""
+    were killed because another had failed. `use`: `utilisation` of the record, of this node."""
 
     returned: dict[int, str] = field(default_factory=dict)
     exits: dict[int, int] = field(default_factory=dict)
@@ -68,6 +68,7 @@ class Ended:
     failures: list[dict[str, Any]] = field(default_factory=list)
     lost: dict[int, str] = field(default_factory=dict)
     put_down: bool = False
+    use: dict[str, Any] = field(default_factory=dict)
 
     def report(self) -> dict[str, Any]:
         """For another node, as JSON."""
@@ -231,6 +232,15 @@ def _guarding(
             signal.signal(number, handler)
         if here:
             signal.signal(signal.SIGQUIT, quits)
+
+
+def processes() -> list[psutil.Process]:
+    """The ranks on this node and all that they started, loader workers too."""
+    server: Any = multiprocessing.forkserver._forkserver
+    try:
+        return psutil.Process(server._forkserver_pid or 0).children(recursive=True)
+    except psutil.Error:
+        return []
 
 
 def signal_ranks(server: int, number: int, with_children: bool = False) -> None:

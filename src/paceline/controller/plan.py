@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from paceline.controller.identity import cell_name, config_hash, work_hash
+from paceline.controller.identity import cell_name, config_hash, trial_hash, work_hash
 from paceline.controller.problems import examine, typed_in
 from paceline.controller.rules import local_world_size, world_size
 from paceline.controller.scaling import effective, section
+from paceline.record.environment import cores
 from paceline.types import ConfigError
 
 
@@ -55,6 +55,7 @@ class Job:
             "dir": str(self.directory),
             "overrides": self.overrides,
             "config_hash": self.config_hash,
+            "trial_hash": trial_hash(self.config),
             "work_hash": self.work_hash,
             "sweep": self.sweep,
             "repeat": self.repeat,
@@ -139,8 +140,3 @@ def _device(asked: str) -> str:
 
     found = "cuda" if torch.cuda.is_available() else "cpu"
     return found if asked == "auto" else asked
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from paceline.controller.directory import finished
 from paceline.controller.forecast import forecast
-from paceline.controller.plan import Job, cores
+from paceline.controller.plan import Job
+from paceline.record.environment import cores
 from paceline.record.memory import gib, is_sharded
 from paceline.report.size import estimate_text
 from paceline.report.terminal import screen

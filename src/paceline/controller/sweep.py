@@ -15,6 +15,7 @@ from rich.console import Console
 
 from paceline.compare import pairs
 from paceline.compare import table as tables
+from paceline.controller import predicted
 from paceline.controller.directory import claim, finished
 from paceline.controller.identity import unhashed
 from paceline.controller.job import now, outcome, run_job
@@ -162,6 +163,7 @@ def make_table(sweep_dir: Path, console: Console) -> dict[str, Any] | None:
     if SESSION.strict and any(row["validity"] == "diverged" for row in made["rows"]):
         SESSION.gate_failed = True  # only the comparison with the baseline can see that one
     terminal.table(made, console)
+    predicted.check(records, sweep, sweep_dir, console)
     if sweep is not None and any(r["status"]["state"] == "pending" for r in records):
         console.print(
             f"to go on: {sweep['continue']}", markup=False, highlight=False, soft_wrap=True
@@ -186,6 +188,7 @@ def _note(cells: Cells, sweep_dir: Path, any_missing: bool) -> int:
         for job in sorted(everything, key=lambda j: j.repeat)
     ]
     first = cells.jobs[0].config_hash if cells.jobs else None
+    kept = cells.jobs[0].config["diagnose"].get("predictions") if cells.jobs else None
     rerun = 0
     if known is not None:
         names = {c["name"] for c in listed}
@@ -200,6 +203,7 @@ def _note(cells: Cells, sweep_dir: Path, any_missing: bool) -> int:
             "rerun": rerun,
             "command": SESSION.command,
             "continue": _continue_command(sweep_dir),
+            "predictions": None if kept is None else str(Path(kept).absolute()),
             "baseline": known["baseline"] if known else first,
             "cells": listed,
         },

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from paceline.controller.use import Unseen, Use
 from paceline.record.schema import read_json
 
 LOOK_EVERY_S = 0.5
@@ -24,9 +25,12 @@ LOUD = re.compile(r"^(WARNING|ERROR|CRITICAL)\b")
 
 
 class Watch:
-    """A thread that looks twice a second; it reads files and never touches the ranks."""
+    """A thread that looks twice a second: at files and processes, and never touches the ranks."""
 
-    def __init__(self, directory: Path, ranks: Iterable[int], console: Console) -> None:
+    def __init__(
+        self, directory: Path, ranks: Iterable[int], console: Console, use: Use | Unseen
+    ) -> None:
+        self.use = use
         self._log = directory / "log"
         self._console = console
         self._end = threading.Event()
@@ -54,6 +58,7 @@ class Watch:
     def __exit__(self, *error: object) -> None:
         self._end.set()
         self._thread.join()
+        self.use.close()
         self._progress.stop()
         self._speak()
 
@@ -67,10 +72,11 @@ class Watch:
             account = read_json(self._log / "progress.json")
         except ValueError:
             return
+        self.use.look(account)
         if account is None:
             self._progress.refresh()
             return
-        step, steps, facts = account["step"], account["steps"], _facts(account)
+        step, steps, facts = account["step"], account["steps"], _facts(account, self.use.words())
         beyond = step > steps
         self._progress.update(
             self._task,
@@ -111,11 +117,11 @@ class Watch:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _facts(account: dict[str, Any]) -> str:
+def _facts(account: dict[str, Any], use: list[str]) -> str:
     facts = []
     if account["loss"] is not None:
         facts.append(f"loss {account['loss']:.3f}")
     facts.append(f"{account['units_per_s']:,.0f}/s")
     if account["data_wait_share"] is not None:
         facts.append(f"data wait {account['data_wait_share']:.0%}")
-    return "  ".join(facts)
+    return "  ".join([*facts, *use])

@@ -11,5 +11,7 @@ class Off:
     def open(self, context: Any) -> Off:
         return self
 
-    def explain(self, record: dict[str, Any]) -> dict[str, Any]:
+    def explain(
+        self, record: dict[str, Any], config: dict[str, Any], choices: dict[str, str]
+    ) -> dict[str, Any]:
         return {}

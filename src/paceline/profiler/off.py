@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from torch import nn
 
 from paceline.types import Context
 
 
 @dataclass(frozen=True)
 class Off:
-    def open(self, context: Context) -> Untraced:
+    def open(
+        self, context: Context, model: nn.Module, wrapped: nn.Module, slowest: Callable[[], int]
+    ) -> Untraced:
         return Untraced()
 
 
@@ -19,6 +24,9 @@ class Untraced:
         return self
 
     def __exit__(self, *error: object) -> None:
+        return None
+
+    def begin(self, step: int) -> None:
         return None
 
     def tick(self) -> bool:

@@ -1,105 +1,180 @@
-"""profiler=schedule: torch.profiler over a few steps; a trace and a table a cycle and rank."""
+"""profiler=schedule: torch.profiler over a few steps; a trace and a summary a cycle and rank."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import torch
-from torch.profiler import ProfilerAction, ProfilerActivity
+from torch import nn
 
+from paceline.profiler.cycle import Cycle
+from paceline.profiler.plan import Plan
 from paceline.types import Context, at_least
 
-OPERATORS = 30
-"""Rows of a cycle's table of operators, by self time."""
+SLOWEST = "slowest"
 
 
 @dataclass(frozen=True)
 class Schedule:
+    """`max_trace_mb`: of a trace as JSON, which is what a viewer has to hold, in 10**6 bytes; the
+    file is compressed and a tenth of that."""
+
     wait: int
     warmup: int
     active: int
     repeat: int
+    activities: Literal["auto"] | list[Literal["cpu", "cuda"]]
     record_shapes: bool
     profile_memory: bool
     with_stack: bool
     with_flops: bool
-    ranks: list[int]
+    ranks: list[int | Literal["slowest"]]
+    max_trace_mb: int
 
     def __post_init__(self) -> None:
-        at_least(0, wait=self.wait, warmup=self.warmup)
-        at_least(1, active=self.active, repeat=self.repeat)
+        if self.wait < 1:
+            raise ValueError(
+                f"wait={self.wait}: the first step is checked before the second, and no trace "
+                "should hold that; give 1 or more"
+            )
+        if self.warmup < 1:
+            raise ValueError(
+                f"warmup={self.warmup}: the first step of the warm-up shows how large a step's "
+                "trace is; give 1 or more"
+            )
+        at_least(1, active=self.active, repeat=self.repeat, max_trace_mb=self.max_trace_mb)
+        if not self.activities:
+            raise ValueError("activities=[]: nothing would be recorded; give auto, or [cpu]")
+        if not self.ranks:
+            raise ValueError("ranks=[]: no rank would be traced; give [0], or use profiler=off")
 
-    def open(self, context: Context) -> Traced:
-        return Traced(self, context)
+    def open(
+        self, context: Context, model: nn.Module, wrapped: nn.Module, slowest: Callable[[], int]
+    ) -> Traced:
+        return Traced(self, context, model, wrapped, slowest)
 
 
 class Traced:
-    """Every rank follows the same schedule, so that all ranks know which steps are disturbed;
-    only `ranks` are traced."""
+    """Every rank follows the same schedule, counted from the first step of this process, so that
+    all ranks know which steps are disturbed; only some of them are traced.
 
-    def __init__(self, settings: Schedule, context: Context) -> None:
-        self._schedule = torch.profiler.schedule(
-            wait=settings.wait,
-            warmup=settings.warmup,
-            active=settings.active,
-            repeat=settings.repeat,
-        )
-        self._settings, self._rank = settings, context.world.rank
-        self._directory = context.directory / "trace"
-        self._traces: list[str] = []
-        self._summaries: list[str] = []
+    Whatever goes wrong with a trace is told, in the log and in `report`, and training goes on.
+    """
+
+    def __init__(
+        self,
+        settings: Schedule,
+        context: Context,
+        model: nn.Module,
+        wrapped: nn.Module,
+        slowest: Callable[[], int],
+    ) -> None:
+        self._settings, self._context = settings, context
+        self._models, self._slowest = (model, wrapped), slowest
+        self._length = settings.wait + settings.warmup + settings.active
+        self._first: int | None = None
         self._step = 0
         self._settling = False
-        self._profile = self._make(context) if self._rank in settings.ranks else None
+        self._cycle: Cycle | None = None
+        self._cycles: list[dict[str, Any]] = []
+        self._problems: list[str] = []
+        self._reasons: list[str] = []
 
     def __enter__(self) -> Traced:
-        if self._profile is not None:
-            self._profile.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._profile is not None:
-            self._profile.stop()
+        self._guarded(self._close)
+
+    def begin(self, step: int) -> None:
+        if self._first is None:
+            self._first = step
+            self._check_length(step)
+        self._step = step
+        number, place = divmod(step - self._first, self._length)
+        if number < self._settings.repeat and place == self._settings.wait:
+            chosen = self._chosen()  # a collective: outside of what may fail on one rank
+            if self._context.world.rank in chosen:
+                self._guarded(lambda: self._start(number, chosen))
 
     def tick(self) -> bool:
-        action = self._schedule(self._step)
-        disturbed = action is not ProfilerAction.NONE or self._settling
+        assert self._first is not None
+        number, place = divmod(self._step - self._first, self._length)
+        within = number < self._settings.repeat and place >= self._settings.wait
+        disturbed = within or self._settling
         # the step after a cycle waits for the rank that is still writing its trace
-        self._settling = action is ProfilerAction.RECORD_AND_SAVE
-        self._step += 1
-        if self._profile is not None:
-            self._profile.step()
+        self._settling = within and place == self._length - 1
+        if self._cycle is not None:
+            self._guarded(self._advance)
         return disturbed
 
     def report(self) -> dict[str, Any]:
-        return {"traces": self._traces, "summaries": self._summaries}
+        return {"cycles": self._cycles, "problems": self._problems, "reasons": self._reasons}
 
-    def _make(self, context: Context) -> torch.profiler.profile:
-        activities = [ProfilerActivity.CPU]
-        if context.world.device.type == "cuda":
-            activities.append(ProfilerActivity.CUDA)
-        return torch.profiler.profile(
-            activities=activities,
-            schedule=self._schedule,
-            on_trace_ready=self._export,
-            record_shapes=self._settings.record_shapes,
-            profile_memory=self._settings.profile_memory,
-            with_stack=self._settings.with_stack,
-            with_flops=self._settings.with_flops,
+    def _chosen(self) -> dict[int, bool]:
+        """The ranks to trace, and whether each is there for being the slowest. A collective."""
+        ranks = {rank: False for rank in self._settings.ranks if isinstance(rank, int)}
+        if SLOWEST in self._settings.ranks and not self._context.world.alone:
+            ranks[self._slowest()] = True
+        return ranks or {0: False}
+
+    def _start(self, number: int, chosen: dict[int, bool]) -> None:
+        settings, context = self._settings, self._context
+        plan = Plan(
+            settings=settings,
+            world=context.world,
+            directory=context.directory,
+            number=number if settings.repeat > 1 else None,
+            first=self._step,
+            slowest=chosen[context.world.rank],
         )
+        self._cycle = Cycle(plan, *self._models)
+        self._cycle.start()
 
-    def _export(self, profile: torch.profiler.profile) -> None:
-        self._directory.mkdir(exist_ok=True)
-        cycle = len(self._traces)
-        name = f"rank{self._rank}" + (f".{cycle}" if self._settings.repeat > 1 else "")
-        path = self._directory / f"{name}.json.gz"
-        profile.export_chrome_trace(str(path))
-        self._traces.append(str(Path("trace") / path.name))
-        # as each cycle ends: what the profiler knows then is that cycle alone
-        summary = self._directory / f"{name}.operators.txt"
-        on_gpu = ProfilerActivity.CUDA in profile.activities
-        order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-        summary.write_text(profile.key_averages().table(sort_by=order, row_limit=OPERATORS))
-        self._summaries.append(str(Path("trace") / summary.name))
+    def _advance(self) -> None:
+        assert self._cycle is not None
+        if self._cycle.tick():
+            self._close()
+
+    def _close(self) -> None:
+        """End what is being recorded, and keep what it has by now."""
+        cycle, self._cycle = self._cycle, None
+        if cycle is None:
+            return
+        try:
+            found = cycle.finish()
+            if found is not None:
+                self._cycles.append(found)
+        finally:
+            self._problems += cycle.problems
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:
+            # a full disk, a driver that allows no profiling: the training is worth more
+            self._say(
+                f"rank {self._context.world.rank}: nothing more is recorded in this cycle of the "
+                f"profiler, {type(error).__name__}: {error}"
+            )
+            if self._cycle is not None:
+                self._cycle.abandon()
+                self._cycle = None
+
+    def _check_length(self, step: int) -> None:
+        """A resumed run has fewer steps left than run.steps, which was checked."""
+        settings, left = self._settings, self._context.run.steps - step
+        whole = min(left // self._length, settings.repeat)
+        if whole < settings.repeat:
+            reason = (
+                f"profiler: {left} steps are left from step {step} on, {whole} of "
+                f"{settings.repeat} cycles of wait={settings.wait} + warmup={settings.warmup} + "
+                f"active={settings.active} steps fit; lower profiler.wait, or raise run.steps"
+            )
+            self._reasons.append(reason)
+            print(f"WARNING {reason}", flush=True)
+
+    def _say(self, problem: str) -> None:
+        self._problems.append(problem)
+        print(f"WARNING {problem}", flush=True)

@@ -18,14 +18,16 @@ from paceline.rank.ledger import (
     TAGS,
     UNHURRIED,
     WARMUP,
+    Ledger,
     Steps,
 )
 from paceline.rank.sections import Gathered
-from paceline.rank.timings import Timed
+from paceline.rank.timings import Timed, Timings
 from paceline.rank.train import Parts
 from paceline.rank.world import gather, max_over_ranks
 from paceline.record import measure
 from paceline.record.schema import empty_record, write_json
+from paceline.types import World
 
 WAITS = ("checkpoint", "profiler")
 """Phases that are no work of a step."""
@@ -80,14 +82,37 @@ def add_counter_runs(
 ) -> None:
     """Put what the counter-runs found, in `seconds`, into the record that is on disk already."""
     units = record["throughput"]["units_per_step"]
+    _add_no_checkpoint(found, record)
     for run in found.get("counter_runs", []):
-        run["units_per_s"] = units / run["step_s"]
+        if "step_s" in run:
+            run["units_per_s"] = run.get("work", 1) * units / run["step_s"]
     record["counter_runs"] = found.get("counter_runs", [])
     record["compile"] |= found.get("compile", {})
     record["validity"]["reasons"] += found.get("reasons", [])
     record["ledger"]["phases_s"]["intervene"] = seconds
     record["ledger"]["phases_s"]["ended"] += seconds
     write_json(directory / "result.json", record)
+
+
+def _add_no_checkpoint(found: dict[str, Any], record: dict[str, Any]) -> None:
+    """The counter-run that the job itself made: steps between two saves, against all of them."""
+    saved_s = (record["ledger"]["recurring_s"] or {}).get("checkpoint")
+    steps = record["throughput"]["steps_measured"]
+    if not saved_s or not steps or not found.get("counter_runs"):
+        return
+    step_s = record["ledger"]["steady_wall_s"] / steps
+    run = {"name": "no_checkpoint", "step_s": step_s, "base_step_s": step_s + saved_s, "work": 1}
+    found["counter_runs"].append(run | {"speedup": 1 + saved_s / step_s, "speedup_ci95": None})
+
+
+def slowest_so_far(ledger: Ledger, timings: Timings, world: World) -> int:
+    """The rank that works longest by itself in the steady steps so far; where there is none yet, in
+    those of the warm-up. A collective; on a GPU it waits for the last step."""
+    steps = ledger.steps()
+    which = STEADY if (steps.tag == STEADY).any() else WARMUP
+    tags = np.where(steps.tag == which, STEADY, WARMUP)
+    own = _own(steps, tags, timings.read(len(steps.step)))
+    return int(np.argmax(gather(float(np.mean(own)), world)))
 
 
 def _gather(
@@ -114,6 +139,7 @@ def _gather(
         "miscounted": miscounted,
         "exposed": None if timed is None else timed.exposed_s.tolist(),
         "own": _own(steps, tags, timed),
+        "profiler": parts.profiler.report(),
         **_steady(steps, tags),
     }
     ranks = gather(mine, world)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from paceline import config
+from paceline.rank.account import slowest_so_far
 from paceline.rank.curves import Curves
 from paceline.rank.deliver import deliverer
 from paceline.rank.gates import fingerprint, init_digest
@@ -91,6 +92,9 @@ def build(
     curves = Curves(state.history, comm_hook.overflow)
     state.fold = partial(curves.fold, world)
     seed_everything(run.seed + 1_000_003 * (world.rank + 1))
+    ledger = Ledger(world.device, run.accumulation_steps)
+    timings = Timings(wrapped, comm_hook, world)
+    slowest = partial(slowest_so_far, ledger, timings, world)
     parts = Parts(
         world=world,
         run=run,
@@ -101,13 +105,13 @@ def build(
         compile=compiler,
         checkpointing=checkpointing,
         checkpoint=make("checkpoint"),
-        profiler=make("profiler"),
-        ledger=Ledger(world.device, run.accumulation_steps),
+        profiler=make("profiler", model=model, wrapped=wrapped, slowest=slowest),
+        ledger=ledger,
         curves=curves,
         stop=stop,
         progress=Progress(directory, world, run.steps),
         peaks=Peaks(world.device),
-        timings=Timings(wrapped, comm_hook, world),
+        timings=timings,
         spare=spare_model,
         make_loss=partial(make, "loss"),
         memory=memory,

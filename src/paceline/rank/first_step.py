@@ -32,7 +32,8 @@ FLOOR = 1e-6
 """And by this anyhow: honest float32 is 1e-7 off."""
 
 NORM_FLOOR = 1e-5
-"""The same for its norm, which is added up in float32."""
+"""The same for its norm, which is added up in float32. On a CPU, of many values in one tensor, torch
+is further off: 7e-5 of 4 million, 3e-4 of 9; so as with gradients, what it is off itself counts."""
 
 TRIES = 16
 """Steps without an update (fp16 overflowed, learning rate 0) before the first is given up."""
@@ -40,7 +41,7 @@ TRIES = 16
 
 def empty(why: str | None = None) -> dict[str, Any]:
     """The record's numerics.gradient, `why` nothing is known."""
-    keys = ("error", "eager_error", "allowed", "norm", "norm_error", "sketch")
+    keys = ("error", "eager_error", "allowed", "norm", "norm_error", "norm_allowed", "sketch")
     return {**dict.fromkeys(keys), "why": why}
 
 
@@ -54,7 +55,7 @@ def reasons(gradient: dict[str, Any]) -> list[str]:
             f"precision is {gradient['eager_error']:.0e}, {allowed:.0e} is allowed: is the loss "
             "scaled, averaged and synchronised right?"
         )
-    if norm_error is not None and not norm_error <= max(allowed, NORM_FLOOR):
+    if norm_error is not None and not norm_error <= max(allowed, gradient["norm_allowed"]):
         found.append(
             f"gradient norm of the first step: {norm_error:.1e} off that of the float64 reference"
         )
@@ -171,7 +172,7 @@ class FirstStep:
             raise CannotJudge(f"it may take {needed_gib:.1f} GiB, which aren't free")
 
     def _compare(self, exact: Gradient, eager: Gradient) -> dict[str, Any]:
-        parts, mine, theirs, size = self._parts, 0.0, 0.0, 0.0
+        parts, mine, theirs, size, size_32 = self._parts, 0.0, 0.0, 0.0, 0.0
         clip, norm = parts.run.clip_grad_norm, parts.curves.norms.newest()
         # as torch clips; undone, whatever the norm was
         factor = 1.0 if clip is None or norm is None else min(1.0, clip / (float(norm) + 1e-6))
@@ -185,6 +186,7 @@ class FirstStep:
             mine += float((whole.double() / factor - right).square().sum())
             theirs += float((eager[name] - right).square().sum())
             size += float(right.square().sum())
+            size_32 += float(torch.linalg.vector_norm(right.float())) ** 2
         if size == 0:
             return empty("the gradient is zero")
         errors = torch.tensor([mine, theirs], dtype=torch.float64)
@@ -195,6 +197,7 @@ class FirstStep:
             "allowed": max(TIMES_EAGER * theirs, FLOOR) + parts.state.comm_hook.lossy_rtol,
             "norm": size**0.5,
             "norm_error": None if norm is None else abs(float(norm) / size**0.5 - 1),
+            "norm_allowed": max(TIMES_EAGER * abs((size_32 / size) ** 0.5 - 1), NORM_FLOOR),
             "sketch": reference.sketch(exact) if parts.world.rank == 0 else None,
             "why": None,
         }

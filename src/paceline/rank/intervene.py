@@ -3,21 +3,22 @@ the job as it is. They come last and put nothing back: the record is taken befor
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline.rank import changes
+from paceline.rank.changes import Change
 from paceline.rank.comm import unused_in_some_step
 from paceline.rank.ledger import STEADY, Ledger
+from paceline.rank.operators import operators
 from paceline.rank.train import Parts, beyond_training, train
 from paceline.rank.world import gather, max_over_ranks
 from paceline.record.economics import Turns, compile_pays, gain
@@ -29,8 +30,6 @@ MOST_STEPS = 20
 
 FEWEST_STEPS = 4
 """Of the loader alone."""
-
-Change = Callable[[Parts], AbstractContextManager[Parts]]
 
 
 def counter_runs(
@@ -48,10 +47,13 @@ def counter_runs(
     found: dict[str, Any] = {"counter_runs": [], "reasons": reasons}
     for name in wanted:
         if name == "loader_alone":
-            step_s = loader_alone(parts, measure.window_s)
-            found["counter_runs"].append({"name": name, "step_s": step_s})
+            found["counter_runs"].append({"name": name} | loader_alone(parts, measure.window_s))
             continue
-        one = _on_one_batch(parts) if name == UNUSED_SEARCH else parts
+        if name == "operators":
+            seen = operators(parts, step)
+            found["counter_runs"] += [] if seen is None else [{"name": name} | seen]
+            continue
+        one = changes.on_one_batch(parts) if name in ON_ONE_BATCH else parts
         turns = take_turns(one, step, measure.window_s, CHANGES[name])
         if turns is None:
             reasons.append(f"counter-run {name}: stopped before it was done")
@@ -60,7 +62,8 @@ def counter_runs(
             extra_s = record["compile"]["extra_s"] if record else 0.0
             found["compile"] = compile_pays(turns, extra_s)
         else:
-            found["counter_runs"].append({"name": name} | gain(turns))
+            times = 2 if name == DOUBLE_BATCH else 1
+            found["counter_runs"].append({"name": name} | gain(turns, times))
     return found
 
 
@@ -84,108 +87,111 @@ def take_turns(parts: Parts, step: int, window_s: float, change: Change) -> Turn
     return Turns(both[0], both[1])
 
 
-def loader_alone(parts: Parts, window_s: float) -> float:
-    """Seconds that a step's batches take, the slowest rank's, when nothing else is done, over as
-    many steps as the job does in half a window, or twice the workers' queue, for they deliver in
-    bursts. What they had ready is taken first."""
+def loader_alone(parts: Parts, window_s: float) -> dict[str, float]:
+    """`step_s`: seconds that a step's batches take, the slowest rank's, when nothing else is done,
+    over as many steps as the job does in half a window, or twice the workers' queue, for they
+    deliver in bursts. What they had ready is taken first. `cpu_s`: the seconds of a core in it, of
+    this process and its workers; a loader that waits for a disk or a network needs few."""
     micro = parts.run.accumulation_steps
     steps = max(_steps_in(parts, window_s / 2, 10_000), 2 * parts.refill_steps, FEWEST_STEPS)
     for _ in range(parts.refill_steps * micro):
         next(parts.batches)
-    start = time.perf_counter()
+    start, used = time.perf_counter(), _cpu_s()
     for _ in range(steps * micro):
         next(parts.batches)
-    spent = torch.tensor([(time.perf_counter() - start) / steps], dtype=torch.float64)
-    return float(max_over_ranks(spent, parts.world)[0])
+    spent = [time.perf_counter() - start, _cpu_s() - used]
+    most = max_over_ranks(torch.tensor(spent, dtype=torch.float64) / steps, parts.world)
+    return {"step_s": float(most[0]), "cpu_s": float(most[1])}
 
 
-@contextmanager
-def _eager(parts: Parts) -> Iterator[Parts]:
-    """The same code without the compiler."""
-    with torch.compiler.set_stance("force_eager"):
-        yield parts
-
-
-@contextmanager
-def _cached_batch(parts: Parts) -> Iterator[Parts]:
-    """One batch again and again, on the device already: what a perfect loader would give."""
-    batch = next(parts.batches)
-    if parts.deliver is not None:
-        batch = parts.deliver(batch)
-    yield replace(parts, batches=itertools.repeat(batch), deliver=None)
-
-
-@contextmanager
-def _no_sync(parts: Parts) -> Iterator[Parts]:
-    """No gradient travels: ranks drift apart, so that this comes last."""
-    yield replace(parts, strategy=NoSync())
-
-
-class NoSync:
-    """DDP that never averages."""
-
-    def wrap(self, model: nn.Module, *given: Any) -> nn.Module:
-        return model
-
-    def grad_sync(self, model: nn.Module, enabled: bool) -> AbstractContextManager[Any]:
-        assert isinstance(model, DistributedDataParallel)
-        return model.no_sync()
-
-
-@contextmanager
-def _unsearched(parts: Parts) -> Iterator[Parts]:
-    """A second DDP around the model, which searches for no unused parameters; the first one's hooks
-    do nothing in its steps."""
-    ddp = parts.model
-    assert isinstance(ddp, DistributedDataParallel)
-    second = DistributedDataParallel(
-        ddp.module,
-        device_ids=ddp.device_ids,
-        bucket_cap_mb=ddp.bucket_bytes_cap / 2**20,
-        gradient_as_bucket_view=ddp.gradient_as_bucket_view,
-    )
-    parts.state.comm_hook.register(second)
-    try:
-        yield replace(parts, model=second)
-    finally:
-        second.reducer._remove_autograd_hooks()
-
-
-def _on_one_batch(parts: Parts) -> Parts:
-    """Without the search, a batch that leaves a parameter unused, as none did so far, would end the
-    job."""
-    with _cached_batch(parts) as cached:
-        return cached
+def _cpu_s() -> float:
+    """Seconds of cores used so far by this process and its workers."""
+    times = [psutil.Process().cpu_times()]
+    for worker in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            times.append(worker.cpu_times())
+    return float(sum(t.user + t.system for t in times))
 
 
 def _wanted(parts: Parts, asked: list[str]) -> tuple[list[str], list[str]]:
     """The counter-runs in their order, and why others can't be. A collective."""
-    ddp = parts.model if isinstance(parts.model, DistributedDataParallel) else None
-    wanted = [name for name in asked if name != NO_SYNC]
-    wanted += ["eager"] if parts.compile.compare_eager else []
-    reasons = []
+    why_not = _why_not(parts)
+    wanted = [name for name in ORDER if name in asked and name not in why_not]
+    reasons = [f"counter-run {name}: {why_not[name]}" for name in asked if why_not.get(name)]
+    # ranks drift apart without their gradients: what needs them alike comes before
+    at = wanted.index(NO_SYNC) if NO_SYNC in wanted else len(wanted)
+    wanted[at:at] = ["eager"] if parts.compile.compare_eager else []
     if parts.world.alone:
-        return wanted, []
+        return wanted, reasons
+    ddp = parts.model if isinstance(parts.model, DistributedDataParallel) else None
     unused = gather(unused_in_some_step(parts), parts.world)
     if ddp is not None and ddp.find_unused_parameters and all(names == [] for names in unused):
         if "forward" in vars(ddp):
             reasons.append("counter-run unused_search: DDP is compiled (strategy.compile=outside)")
         else:
-            wanted.append(UNUSED_SEARCH)
-    if NO_SYNC in asked and ddp is not None:
-        wanted.append(NO_SYNC)
-    elif NO_SYNC in asked:
-        reasons.append("counter-run no_sync: only strategy=ddp can leave out its reductions")
+            wanted[at:at] = [UNUSED_SEARCH]
     return wanted, reasons
 
 
-NO_SYNC, UNUSED_SEARCH = "no_sync", "unused_search"
+def _why_not(parts: Parts) -> dict[str, str]:
+    """Counter-run -> why it can't be here; empty where it would be beside the point."""
+    found: dict[str, str] = {}
+    ddp = isinstance(parts.model, DistributedDataParallel)
+    if parts.world.alone:
+        found[NO_SYNC] = ""
+    elif not ddp:
+        found[NO_SYNC] = "only strategy=ddp can leave out its reductions"
+        found["forward_only"] = "what shards parameters needs its backward"
+    fused = changes.why_not_fused(parts)
+    if fused is not None:
+        found["fused_optimizer"] = fused
+    if not _has_room(parts):
+        found[DOUBLE_BATCH] = "twice the batch may not fit: over 45 % of the memory was used"
+    return found
+
+
+def _has_room(parts: Parts) -> bool:
+    """Would a batch twice the size surely fit, on all ranks? A collective."""
+    if parts.world.device.type == "cuda":
+        total = torch.cuda.get_device_properties(parts.world.device).total_memory
+        used = torch.cuda.max_memory_allocated(parts.world.device) / total
+    else:
+        local = parts.world.local_world_size
+        used = psutil.Process().memory_info().rss / (psutil.virtual_memory().available / local)
+    return float(max_over_ranks(torch.tensor([used], dtype=torch.float64), parts.world)[0]) < ROOMY
+
+
+NO_SYNC, UNUSED_SEARCH, DOUBLE_BATCH = "no_sync", "unused_search", "double_batch"
+
+ROOMY = 0.45
+"""Of the memory, at most, for a batch twice the size: activations double, the rest stays."""
+
+ORDER = (
+    "cached_batch",
+    "loader_alone",
+    "operators",
+    DOUBLE_BATCH,
+    "fused_optimizer",
+    "forward_only",
+    "no_optimizer",
+    NO_SYNC,
+)
+"""Those that can be asked for."""
+
+ON_ONE_BATCH = (UNUSED_SEARCH, DOUBLE_BATCH)
+"""Both kinds of turns on one batch that is there. Without the search, a batch that leaves a
+parameter unused, as none did so far, would end the job; twice the batch must not be twice the
+loading."""
 
 CHANGES: dict[str, Change] = {
-    "eager": _eager,
-    "cached_batch": _cached_batch,
-    NO_SYNC: _no_sync,
-    UNUSED_SEARCH: _unsearched,
+    "eager": changes.eager,
+    "cached_batch": changes.cached_batch,
+    DOUBLE_BATCH: changes.double_batch,
+    "fused_optimizer": changes.fused_optimizer,
+    "forward_only": changes.forward_only,
+    "no_optimizer": changes.no_optimizer,
+    NO_SYNC: changes.no_sync,
+    UNUSED_SEARCH: changes.unsearched,
 }
 
 
@@ -204,7 +210,10 @@ def _turn(parts: Parts, first: int, steps: int) -> float | None:
 
 
 def _steps_in(parts: Parts, seconds: float, most: int) -> int:
-    """Steps that the job does in `seconds`, 1 to `most`, the same on all ranks."""
-    typical = max(parts.ledger.steps().typical_s(), 1e-9)
-    steps = min(max(math.ceil(seconds / typical), 1), most)
+    """Steps that the job does in `seconds` with all that recurs in them, 1 to `most`, the same on
+    all ranks."""
+    done = parts.ledger.steps()
+    steady = np.flatnonzero(done.tag == STEADY)
+    since = done.step_s[steady[0] if len(steady) else 0 :]
+    steps = min(max(math.ceil(seconds / max(float(np.mean(since)), 1e-9)), 1), most)
     return int(max_over_ranks(torch.tensor([steps]), parts.world)[0])

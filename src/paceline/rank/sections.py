@@ -44,9 +44,10 @@ def record_of(
 ) -> dict[str, Any]:
     """The ranks' part of the record. `known`: numerics that were known before."""
     record, on_gpu = empty_record(), parts.world.device.type == "cuda"
-    throughput, reasons = _throughput(parts, found, requested)
+    recurring_s = _recurring(parts, found, requested)
+    throughput, reasons = _throughput(parts, found, sum(recurring_s.values()))
     record["throughput"] |= throughput
-    record["ledger"] |= _ledger(record["ledger"]["phases_s"], found)
+    record["ledger"] |= _ledger(record["ledger"]["phases_s"], found) | {"recurring_s": recurring_s}
     record["comm"] |= found.ranks[found.slowest]["comm"]
     record["memory"] = {
         "peak_host_gib": found.peaks[0],
@@ -61,7 +62,8 @@ def record_of(
             saves["saves"], found.steps, found.tags, requested["checkpoint"], record, spans
         )
     }
-    record["profiler"] |= parts.profiler.report() | {"overhead_ratio": _overhead(found)}
+    record["profiler"] |= _profiler(found)
+    reasons += record["profiler"]["reasons"]
     record["effective"] = found.facts | {"host_memory": host_memory}
     gates, wrong = found.findings.reasons, first_step.reasons(known["gradient"])
     nothing = effective.ineffective(requested, found.facts, found.compiled)
@@ -95,9 +97,9 @@ def write_steps(path: Path, parts: Parts, found: Gathered) -> None:
 
 
 def _throughput(
-    parts: Parts, found: Gathered, requested: dict[str, Any]
+    parts: Parts, found: Gathered, recurring_s: float
 ) -> tuple[dict[str, Any], list[str]]:
-    """The section, and reasons for what is null in it."""
+    """The section, and reasons for what is null in it. `recurring_s`: a step."""
     data, world_size = parts.state.data, parts.world.world_size
     units_used = sum(r["units_used"] for r in found.ranks)
     units_per_step = units_used / max(len(found.steps.step), 1)
@@ -106,7 +108,7 @@ def _throughput(
         found.tags,
         TAGS,
         units_per_step,
-        _recurring(parts, found, requested),
+        recurring_s,
     )
     steady = rates["steady_units_per_s"]
     section = rates | {
@@ -187,7 +189,7 @@ def _compile(found: Gathered) -> dict[str, Any]:
     }
 
 
-def _recurring(parts: Parts, found: Gathered, requested: dict[str, Any]) -> float:
+def _recurring(parts: Parts, found: Gathered, requested: dict[str, Any]) -> dict[str, float]:
     """Seconds a step that come back at their configured cadence: saves, what they block and what
     they slow down, and recompilations after the first steady step."""
     steps, tags = found.steps, found.tags
@@ -196,11 +198,12 @@ def _recurring(parts: Parts, found: Gathered, requested: dict[str, Any]) -> floa
     saved_s = saving.recurring_s(saves, slowed, requested["checkpoint"]["every_steps"] or 1)
     steady = np.flatnonzero(tags == STEADY)
     if not len(steady):
-        return saved_s
+        return {"checkpoint": saved_s, "recompile": 0.0}
     late = np.flatnonzero(tags == COMPILED)
     late = late[late > steady[0]]
     lost = (steps.step_s[late] - np.median(steps.step_s[steady])).clip(0).sum()
-    return saved_s + float(lost) / max(len(steps.step) - int(steady[0]), 1)
+    recompiled_s = float(lost) / max(len(steps.step) - int(steady[0]), 1)
+    return {"checkpoint": saved_s, "recompile": recompiled_s}
 
 
 def _mfu(parts: Parts, facts: dict[str, Any], rate: float) -> tuple[dict[str, Any], str | None]:
@@ -211,13 +214,32 @@ def _mfu(parts: Parts, facts: dict[str, Any], rate: float) -> tuple[dict[str, An
     return {"mfu": value, "peak_flops": peak}, why_not
 
 
-def _overhead(found: Gathered) -> float | None:
-    """Median profiled step over median steady step of the same run."""
-    step_s, tags = found.steps.step_s, found.tags
-    profiled, steady = step_s[tags == PROFILED], step_s[tags == STEADY]
-    if not len(profiled) or not len(steady):
+def _profiler(found: Gathered) -> dict[str, Any]:
+    """The section: what each rank recorded, and what that cost."""
+    said = [rank["profiler"] for rank in found.ranks]
+    lists = ("cycles", "snapshots", "problems", "reasons")
+    whole = {key: [one for rank in said for one in rank.get(key, [])] for key in lists}
+    cycles = whole["cycles"]
+    return {
+        "traces": [c["trace"] for c in cycles if c["trace"]],
+        "summaries": [c["table"] for c in cycles],
+        **whole,
+        "reasons": list(dict.fromkeys(whole["reasons"])),
+        "overhead_ratio": _overhead(found, {step for c in cycles for step in c["steps"]}),
+    }
+
+
+def _overhead(found: Gathered, recorded: set[int]) -> float | None:
+    """Median step that was recorded over median steady step of the same run; of all that were
+    disturbed where no single steps were recorded."""
+    steps, tags = found.steps, found.tags
+    those = tags == PROFILED
+    if recorded:
+        those &= np.isin(steps.step, sorted(recorded))
+    recorded_s, steady_s = steps.step_s[those], steps.step_s[tags == STEADY]
+    if not len(recorded_s) or not len(steady_s):
         return None
-    return float(np.median(profiled) / np.median(steady))
+    return float(np.median(recorded_s) / np.median(steady_s))
 
 
 def _epochs(data: Any, steps: int) -> float | None:

@@ -96,6 +96,8 @@ def train(parts: Parts, first_step: int, last_step: int, extra: bool = False) ->
 
     ledger.begin()
     for step in range(first_step, last_step):
+        if not extra:
+            parts.profiler.begin(step)
         optimizer.zero_grad()
         mark(OPTIMIZER)
         step_units, step_loss, step_weight = 0, None, None

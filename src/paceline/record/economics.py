@@ -55,11 +55,15 @@ def compile_pays(turns: Turns, extra_s: float) -> dict[str, Any]:
     return found | {"break_even_why": why}
 
 
-def gain(turns: Turns) -> dict[str, Any]:
-    """What one change gains: `speedup` = base / other with its 95 % interval."""
+def gain(turns: Turns, times: int = 1) -> dict[str, Any]:
+    """What one change gains in rate, with its 95 % interval: `speedup` = times x base / other,
+    where a step of `other` does `times` the work. `base_step_s`: the step as it is, beside it."""
     ratio, interval = turns.ratio()
+    ends = None if interval is None else [times / interval[1], times / interval[0]]
     return {
         "step_s": float(np.median(turns.other_s)),
-        "speedup": 1 / ratio,
-        "speedup_ci95": None if interval is None else [1 / interval[1], 1 / interval[0]],
+        "base_step_s": float(np.median(turns.base_s)),
+        "work": times,
+        "speedup": times / ratio,
+        "speedup_ci95": ends,
     }

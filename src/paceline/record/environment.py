@@ -24,6 +24,7 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "cpu": f"{cpu_name()} x{os.cpu_count()}",
+        "cores": cores(),
         "gpu": f"{torch.cuda.get_device_name()} x{torch.cuda.device_count()}" if on_gpu else None,
         "host": platform.node(),
         "git_commit": commit,
@@ -34,6 +35,11 @@ def environment() -> dict[str, Any]:
             if k.startswith(KEPT) and not k.startswith(LEFT_OUT)
         },
     }
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_name() -> str:

@@ -60,6 +60,7 @@ def empty_record() -> dict[str, Any]:
                 "dir",
                 "overrides",
                 "config_hash",
+                "trial_hash",
                 "work_hash",
                 "sweep",
                 "repeat",
@@ -106,6 +107,7 @@ def empty_record() -> dict[str, Any]:
             "steady_wall_s": None,
             "phases_s": dict.fromkeys(PHASES_S),
             "steady_phases_s": None,
+            "recurring_s": None,
             "per_rank": [],
             "slowest_rank": None,
             "own_step_s": None,
@@ -126,7 +128,17 @@ def empty_record() -> dict[str, Any]:
             ]
         ),
         "memory": {"peak_device_gib": None, "peak_host_gib": None, "estimate": None},
-        "utilisation": {"gpu_percent": None, "cpu_percent": None, "power_w": None},
+        "utilisation": dict.fromkeys(
+            [
+                "gpu_percent",
+                "gpu_memory_gib",
+                "power_w",
+                "cpu_percent",
+                "host_memory_gib",
+                "samples",
+            ]
+        )
+        | {"reasons": {}},
         "numerics": {
             "loss": [],
             "grad_norm": [],
@@ -138,7 +150,16 @@ def empty_record() -> dict[str, Any]:
             "params_changed": None,
             "grads_equal": None,
             "gradient": dict.fromkeys(
-                ["error", "eager_error", "allowed", "norm", "norm_error", "sketch", "why"]
+                [
+                    "error",
+                    "eager_error",
+                    "allowed",
+                    "norm",
+                    "norm_error",
+                    "norm_allowed",
+                    "sketch",
+                    "why",
+                ]
             ),
             "coupled_by": [],
             "skipped_steps": None,
@@ -178,7 +199,15 @@ def empty_record() -> dict[str, Any]:
             "steady_before": [],
             "economics": None,
         },
-        "profiler": {"traces": [], "summaries": [], "overhead_ratio": None},
+        "profiler": {
+            "traces": [],
+            "summaries": [],
+            "cycles": [],
+            "snapshots": [],
+            "problems": [],
+            "reasons": [],
+            "overhead_ratio": None,
+        },
         "diagnosis": {"bound": None, "rank": None, "share": None, "evidence": [], "advice": []},
         "environment": {},
     }

@@ -74,15 +74,18 @@ def hints(record: dict[str, Any]) -> list[str]:
 
 
 def counter_run_lines(record: dict[str, Any]) -> Lines:
-    """What a perfect loader would give, what the loader gives alone."""
-    unit, texts = record["throughput"]["unit"], []
+    """What a perfect loader would give, what the loader gives alone, what the other runs gain."""
+    unit, texts, others = record["throughput"]["unit"], [], []
     for run in record["counter_runs"]:
-        rate = f"{figure(run['units_per_s'])} {unit}/s"
+        rate = f"{figure(run.get('units_per_s'))} {unit}/s"
         if run["name"] == "cached_batch":
             gain = f"{run['speedup']:.3f} times{_interval(run['speedup_ci95'])}"
             texts.append(f"{rate} with a perfect loader (one cached batch), {gain} this job's")
         elif run["name"] == "loader_alone":
             texts.append(f"{rate} from the loader alone, without training")
+        elif "speedup" in run:
+            others.append(f"{run['name'].replace('_', ' ')} {run['speedup']:.3f}")
+    texts += [f"times the rate: {', '.join(others)}"] if others else []
     return _labelled("ceiling", texts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ MAX_POINTS = 10_000
 
 
 def write(directory: Path, record: dict[str, Any], units_per_step: float | None = None) -> None:
-    """Scalars of each step: loss, step_s, units_per_s, data_wait_share; at the end eval_loss.
+    """Scalars of each step: loss, step_s, units_per_s, data_wait_share; of each look at the
+    machine: use/cpu_percent and the others of log/use.jsonl; at the end eval_loss.
 
     A second call replaces what the first wrote. Without steps.npz nothing is written.
     """
@@ -37,11 +39,20 @@ def write(directory: Path, record: dict[str, Any], units_per_step: float | None 
         for i in range(0, len(steps["step"]), max(1, math.ceil(len(wall) / MAX_POINTS))):
             point = {tag: float(values[i]) for tag, values in curves.items()}
             _add(writer, float(wall[i]), int(steps["step"][i]), point)
+        for seen in _looks(directory):
+            use = {f"use/{name}": value for name, value in seen.items()}
+            _add(writer, use.pop("use/at"), int(use.pop("use/step")), use)
         eval_loss = record["numerics"]["eval_loss"]
         if isinstance(eval_loss, int | float) and len(wall):
             _add(writer, float(wall[-1]), int(steps["step"][-1]), {"eval_loss": eval_loss})
     finally:
         writer.close()
+
+
+def _looks(directory: Path) -> list[dict[str, float]]:
+    """at (seconds since 1970), step, and what was seen then; none where nobody looked."""
+    kept = directory / "log" / "use.jsonl"
+    return [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
 
 
 def _curves(

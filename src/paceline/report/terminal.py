@@ -12,9 +12,18 @@ from paceline.compare import columns
 from paceline.compare.columns import figure
 from paceline.compare.verdict import ONE_REPEAT
 from paceline.record.schema import RAN
-from paceline.report import comm, levers, saves, size
+from paceline.report import advice, comm, levers, profile, saves, size
 
-DROPPED = ("note", "steady", "numerics", "peak GiB", "final loss", "recompiles", "compile s")
+DROPPED = (
+    "note",
+    "steady",
+    "numerics",
+    "peak GiB",
+    "data wait",
+    "final loss",
+    "recompiles",
+    "compile s",
+)
 """Columns a narrow terminal goes without, the least important first; a note becomes a line."""
 
 NOTE_WIDTH = 40
@@ -62,7 +71,8 @@ def table(made: dict[str, Any], console: Console) -> None:
             break
         shown.pop(name, None)
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    numbers = ("steady", "compile s", "peak GiB", "final loss", "ratio", f"{made['unit']}/s")
+    numbers = ["steady", "compile s", "data wait", "peak GiB", "final loss", "ratio"]
+    numbers.append(f"{made['unit']}/s")
     for name in shown:
         grid.add_column(Text(name), justify="right" if name in numbers else "left", overflow="fold")
     for texts in zip(*shown.values(), strict=True):
@@ -95,6 +105,7 @@ def job(record: dict[str, Any], console: Console) -> None:
     console.print(head, soft_wrap=True)
     lines = _rate(record) + _batch(record) + size.scaling_lines(record) + _phases(record)
     lines += levers.counter_run_lines(record) + comm.lines(record) + saves.lines(record)
+    lines += profile.lines(record)
     lines += _training(record) + _ran_as(record)
     reasons = validity["reasons"][:REASONS]
     label = "not known" if validity["verdict"] == "valid" else "validity"
@@ -225,7 +236,18 @@ def _training(record: dict[str, Any]) -> list[tuple[str, str]]:
     peaks = {"device": memory["peak_device_gib"], "host": memory["peak_host_gib"]}
     known = [f"{name} {gib:.2f} GiB" for name, gib in peaks.items() if gib is not None]
     lines += [("memory", ", ".join(known) + " at most")] if known else []
+    lines += _use(record["utilisation"])
     return lines + size.memory_lines(record)
+
+
+def _use(found: dict[str, Any]) -> list[tuple[str, str]]:
+    shown = {"cpu_percent": ("cpu", "%"), "gpu_percent": ("gpu", "%"), "power_w": ("", " W")}
+    texts = [
+        f"{word} {found[key]:.0f}{unit}".strip()
+        for key, (word, unit) in shown.items()
+        if found[key] is not None
+    ]
+    return [("use", ", ".join(texts))] if texts else []
 
 
 def _ran_as(record: dict[str, Any]) -> list[tuple[str, str]]:
@@ -256,9 +278,7 @@ def _diagnosis(record: dict[str, Any]) -> list[tuple[str, str]]:
     if not found["bound"]:
         return []
     share = f" ({found['share']:.0%} of the step)" if _numbers([found["share"]]) else ""
-    tries = [a["override"] for a in found["advice"] if isinstance(a, dict) and a.get("override")]
-    way = f"; try {tries[0]}" if tries else ""
-    return [("bound by", f"{found['bound']}{share}{way}")]
+    return [("bound by", f"{found['bound']}{share}"), *advice.lines(record)]
 
 
 def _numbers(values: Any) -> bool:

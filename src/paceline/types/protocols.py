@@ -215,18 +215,34 @@ class Checkpoint(Protocol):
 
 
 class Profiler(Protocol):
+    """Looks into single steps. A choice of it opens by `open(context, model, wrapped, slowest)`:
+    the bare model, the model as it is trained, and `slowest()`, a collective, which gives the rank
+    that works longest by itself in the steps so far. Training goes on whatever breaks in it."""
+
     def __enter__(self) -> Profiler: ...
 
-    def __exit__(self, *error: object) -> None: ...
-
-    def tick(self) -> bool:
-        """After each step; True if the step that just ended was disturbed by the profiler."""
+    def __exit__(self, *error: object) -> None:
+        """After the training or the error that ended it: no collective, and nothing raised."""
         ...
 
-    def report(self) -> dict[str, Any]: ...
+    def begin(self, step: int) -> None:
+        """Before each step of the training."""
+        ...
+
+    def tick(self) -> bool:
+        """After each step; True if the step that just ended was disturbed by the profiler, the
+        same on all ranks."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """This rank's, nothing or some of: `cycles`, what was recorded; `snapshots`, files from the
+        job's directory; `problems` and `reasons`, sentences for the record."""
+        ...
 
 
 class Diagnose(Protocol):
-    def explain(self, record: dict[str, Any]) -> dict[str, Any]:
+    def explain(
+        self, record: dict[str, Any], config: dict[str, Any], choices: dict[str, str]
+    ) -> dict[str, Any]:
         """The `diagnosis` section of a record."""
         ...

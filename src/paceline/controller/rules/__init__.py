@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paceline.controller.rules import levers, nodes, scale, scaling, sharding, steps, world
+from paceline.controller.rules import (
+    levers,
+    nodes,
+    profiler,
+    scale,
+    scaling,
+    sharding,
+    steps,
+    world,
+)
 from paceline.controller.rules.nodes import node_rank
 from paceline.controller.rules.rule import WORLD, Config, Rules
 from paceline.controller.rules.world import local_world_size, world_size
@@ -44,5 +53,6 @@ RULES: Rules = (
     *scaling.RULES,
     *sharding.RULES,
     *steps.RULES,
+    *profiler.RULES,
     *levers.RULES,
 )

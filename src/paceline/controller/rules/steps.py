@@ -1,4 +1,4 @@
-"""Rules of lengths: steps, warm-ups, schedules, sequences."""
+"""Rules of lengths: steps, warm-ups, sequences."""
 
 from __future__ import annotations
 
@@ -25,22 +25,6 @@ def _warmed_up(config: Config, choices: Config, world: int) -> str | None:
     return None
 
 
-def _profiler(config: Config, choices: Config, world: int) -> str | None:
-    profiler, steps = config["profiler"], config["run"]["steps"]
-    cycle = [profiler.get(key) for key in ("wait", "warmup", "active", "repeat")]
-    if not all(isinstance(n, int) for n in cycle):
-        return None
-    wait, warmup, active, repeat = cycle
-    needed = (wait + warmup + active) * repeat
-    if needed > steps:
-        return (
-            f"profiler.wait={wait}: (wait + warmup={warmup} + active={active}) x repeat={repeat} "
-            f"needs {needed} steps, run.steps={steps} has fewer; lower profiler.wait or raise "
-            "run.steps"
-        )
-    return None
-
-
 def _context_length(config: Config, choices: Config, world: int) -> str | None:
     length = config["data"].get("sequence_length")
     context = config["model"].get("context_length")
@@ -55,9 +39,5 @@ def _context_length(config: Config, choices: Config, world: int) -> str | None:
 RULES: Rules = (
     (("measure.warmup_steps", "run.steps"), _measured),
     (("scheduler.warmup_steps", "run.steps"), _warmed_up),
-    (
-        ("profiler.wait", "profiler.warmup", "profiler.active", "profiler.repeat", "run.steps"),
-        _profiler,
-    ),
     (("data.sequence_length", "model.context_length"), _context_length),
 )

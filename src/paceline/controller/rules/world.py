@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from paceline.config import shown
 from paceline.controller.rules.device import cuda_devices, on_cuda
 from paceline.controller.rules.rule import WORLD, Config, Rules
 
@@ -94,19 +93,9 @@ def _devices(config: Config, choices: Config, world: int) -> str | None:
     return None
 
 
-def _profiled(config: Config, choices: Config, world: int) -> str | None:
-    ranks = config["profiler"].get("ranks", [])
-    if [r for r in ranks if not 0 <= r < world]:
-        return (
-            f"profiler.ranks={shown(ranks)}: the job has ranks 0 to {world - 1}; give some of those"
-        )
-    return None
-
-
 RULES: Rules = (
     ((*WORLD,), _single),
     ((*WORLD, "launch.max_restarts"), _adopted),
     ((*WORLD, "data.global_batch_size", "run.accumulation_steps", "scaling.mode"), _batch),
     ((*WORLD,), _devices),
-    ((*WORLD, "profiler.ranks"), _profiled),
 )
