@@ -14,6 +14,9 @@ WORTH = 0.1
 ROOMY = 0.8
 """Of the memory, at most, for a strategy that needs more of it."""
 
+SLACK = 1.25
+"""Workers that could just keep up leave the step waiting whenever one of them is late."""
+
 MOST_WORKERS = 8
 ENOUGH = 0.97
 """Fewer workers are advised where they give this much of what the most would."""
@@ -76,21 +79,22 @@ def _workers(
     than the batch's loading spread over the workers, nor than all that the cores have to compute:
     max(c, l / n, (cpu of loading + cpu of the step) / cores of this rank)."""
     now = int((ran.get("data") or {}).get("workers") or 0)
-    step_s, ready_s = cached["base_step_s"], cached["step_s"]
+    step_s, ready_s = cached["base_step_s"], cached["base_step_s"] / cached["speedup"]
     load_s, cpu_s = alone["step_s"] * max(now, 1), alone["cpu_s"]
     ranks = (ran.get("world_size") or 1) / (case.record["requested"].get("nnodes") or 1)
     cores = max((case.record["environment"].get("cores") or 1) / ranks, 1.0)
     on_cpu = str(ran.get("device", "cpu")).startswith("cpu")
     busy_s = ready_s * (ran.get("threads_per_rank") or 1 if on_cpu else 1)
 
-    def predicted(count: int) -> float:
+    def predicted(count: int, slack: float = 1.0) -> float:
         computing_s = (cpu_s + min(busy_s, cores * ready_s)) / cores
-        return float(max(ready_s, load_s / count, computing_s))
+        return float(max(ready_s, slack * load_s / count, computing_s))
 
     # a worker that waits needs no core of its own
     most = MOST_WORKERS if cpu_s < load_s / 4 else max(1, min(MOST_WORKERS, math.ceil(cores)))
     best = min(predicted(count) for count in range(1, most + 1))
-    count = next(n for n in range(1, most + 1) if predicted(n) * ENOUGH <= best)
+    enough = (n for n in range(1, most + 1) if predicted(n, SLACK) * ENOUGH <= best)
+    count = next(enough, most)
     if count == now:
         return None
     gain = (step_s + case.recurring_s) / (predicted(count) + case.recurring_s)

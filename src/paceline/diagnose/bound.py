@@ -15,6 +15,10 @@ CLEAR_AT, CLEAR_BY = 1 / 3, 1.5
 """So does what takes a third of it, and this many times what the next one takes."""
 
 
+SHOWN_AT = 0.001
+"""Smaller shares are left out of the evidence."""
+
+
 @dataclass(frozen=True)
 class FromLedger:
     """`predictions`: the file, relative to where the command is typed, that keeps what was advised
@@ -66,10 +70,11 @@ def _largest(found: Shares) -> str:
 def _evidence(record: dict[str, Any], found: Shares) -> list[str]:
     said = [] if found.late is None else list(found.late["evidence"])
     ranked = sorted(found.of.items(), key=lambda item: item[1], reverse=True)
-    parts = [f"{name} {share:.1%}" for name, share in ranked if share >= 0.005]
+    parts = [f"{name} {share:.1%}" for name, share in ranked if share >= SHOWN_AT]
     said.append("of a step with what recurs: " + ", ".join(parts))
     wall_s, phases = record["ledger"]["steady_wall_s"], record["ledger"]["steady_phases_s"] or {}
-    said += [f"{phase} {phases[phase] / wall_s:.1%}" for phase in phases if phases[phase]]
+    shown = {phase: s / wall_s for phase, s in phases.items() if s and s >= SHOWN_AT * wall_s}
+    said.append("of a steady step: " + ", ".join(f"{p} {s:.1%}" for p, s in shown.items()))
     said += found.unknown.values()
     return said + [_said(run) for run in record["counter_runs"]]
 

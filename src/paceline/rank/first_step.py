@@ -32,8 +32,8 @@ FLOOR = 1e-6
 """And by this anyhow: honest float32 is 1e-7 off."""
 
 NORM_FLOOR = 1e-5
-"""The same for its norm, which is added up in float32. On a CPU, of many values in one tensor, torch
-is further off: 7e-5 of 4 million, 3e-4 of 9; so as with gradients, what it is off itself counts."""
+"""The same for its norm, which is added up in float32. On a CPU, of many values in one tensor,
+torch is further off: 7e-5 of 4 million, 3e-4 of 9; so what it is off by itself counts too."""
 
 TRIES = 16
 """Steps without an update (fp16 overflowed, learning rate 0) before the first is given up."""

@@ -34,8 +34,10 @@ def checked_lines(measured: list[dict[str, Any]], everything: list[dict[str, Any
     for one in measured:
         low, high = one["predicted_bounds"]
         gain = one["measured_gain"]
-        verdict = "as predicted" if low <= gain <= high else "NOT as predicted"
         interval = one["measured_ci95"]
+        reaches = interval is not None and interval[0] <= high and low <= interval[1]
+        verdict = "can't tell, the interval reaches into it" if reaches else "NOT as predicted"
+        verdict = "as predicted" if low <= gain <= high else verdict
         over = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
         said.append(
             f"advice {one['override']}: predicted {one['predicted_gain']:.3f} times "
