@@ -2,8 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# a file's tests stay together: they share the jobs that they look at
+SIDE_BY_SIDE := -n 2 --dist loadfile
 
-.PHONY: setup run test test-all lint bench matrix faults clean
+.PHONY: setup run test test-all lint bench matrix faults planted clean
 
 setup: $(STAMP)
 
@@ -17,10 +19,10 @@ run: setup
 	$(BIN)/paceline
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not faults and not slurm and not browser and not gpu"
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not faults and not slurm and not browser and not gpu"
 
 test-all: setup
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not gpu"
 
 lint: setup
 	$(BIN)/ruff check .
@@ -36,6 +38,10 @@ matrix: setup
 
 faults: setup
 	$(BIN)/python -m benchmarks.crashes
+
+planted: setup
+	$(BIN)/python -m tests.planted
+	$(BIN)/python -m tests.planted.advised
 
 clean:
 	rm -rf .venv

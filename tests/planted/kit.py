@@ -49,12 +49,12 @@ def run(case: Case, folder: Path) -> Result:
     key of the model takes out, the same job without it."""
     folder.mkdir(parents=True, exist_ok=True)
     with network(case.link_mbit) as prefix:
-        record = _job(case.words, folder, "said", prefix)
+        record = job(case.words, folder, "said", prefix)
         inner = [b for b in case.plants if b not in ("communication", "checkpoint")]
         gains = _sweep([*case.words, f"model.without=nothing,{','.join(inner)}"], folder, prefix)
     if "communication" in case.plants:
         with network(None) as prefix:
-            free = _job([*case.words, "diagnose=off"], folder, "free", prefix)
+            free = job([*case.words, "diagnose=off"], folder, "free", prefix)
         gains["communication"] = _rate(free) / _rate(record)
     if "checkpoint" in case.plants:
         gains["checkpoint"] = _sweep([*case.words, "checkpoint=sync,off"], folder, [])["off"]
@@ -81,7 +81,8 @@ def network(mbit: int | None) -> Iterator[list[str]]:
         command(["ip", "netns", "delete", name])
 
 
-def _job(words: list[str], folder: Path, name: str, prefix: list[str]) -> dict[str, Any]:
+def job(words: list[str], folder: Path, name: str, prefix: list[str]) -> dict[str, Any]:
+    """Run it in `folder`/`name`; its record."""
     command([*prefix, *PROGRAM, *words, f"hydra.run.dir={name}"], folder)
     record: dict[str, Any] = json.loads((folder / name / "result.json").read_text())
     return record

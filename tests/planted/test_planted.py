@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from paceline.record import predictions
 from tests.planted import advised
 from tests.planted.__main__ import matrix, summary
 from tests.planted.cases import KINDS, Case, case
-from tests.planted.kit import Result, run
+from tests.planted.kit import Result, job, network, run
 
 ENOUGH_KINDS = 11
 
@@ -47,12 +47,24 @@ def test_the_matrix_counts_them() -> None:
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_each_kind_is_told(tmp_path: Path) -> None:
+    """One of each, of those whose largest gain is known to be that of the plant they are named for:
+    `python -m tests.planted` measures it, here one is enough."""
     lacks = netns.missing()
     kinds = [kind for kind in KINDS if kind != "throttled_link" or lacks is None]
-    results = [run(case(kind, 5), tmp_path / kind) for kind in kinds]
-    wrong = Counter((r.case.kind, r.truth, r.said) for r in results if not r.right)
-    assert not wrong, matrix(results)
-    assert not any(r.said == "undetermined" and r.true_share > 0.5 for r in results)
+
+    def said(kind: str) -> tuple[str, str, str]:
+        one, folder = case(kind, 5), tmp_path / kind
+        folder.mkdir()
+        with network(one.link_mbit) as prefix:
+            record = job(one.words, folder, "said", prefix)
+        return kind, one.plants[0], record["diagnosis"]["bound"]
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(said, kinds))
+    assert [a for a in answers if a[1] != a[2]] == []
+    whole = run(case("host_sync", 5), tmp_path / "whole")
+    assert whole.truth == whole.said == "host"
+    assert whole.true_share > 0.5
 
 
 @pytest.mark.slow

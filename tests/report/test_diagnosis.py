@@ -57,6 +57,7 @@ def job(directory: Path) -> Path:
                 "override": "data.loader.num_workers=2",
                 "why": "each step waits for its data",
                 "predicted_gain": 1.5,
+                "predicted_bounds": [1.2, 1.8],
                 "measured_gain": None,
             },
             {
@@ -154,9 +155,9 @@ def test_names_cannot_reach_the_terminal(
 def test_a_job_and_its_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = job(tmp_path / "job")
     out, _ = said(capsys, directory)
-    assert "bound by    input (70% of a steady step)" in out
+    assert "bound by    input (70% of a step)" in out
     assert "evidence    data_wait 70.0 %" in out
-    wanted = "data.loader.num_workers=2: predicted 1.5 times; each step waits for its data"
+    wanted = "data.loader.num_workers=2: predicted 1.5 times [1.2, 1.8]; each step waits for its data"
     assert wanted in out
     assert "try         compile=inductor: at most 1.25 times; the model computes" in out
     assert "ground: not predicted" in out

@@ -21,7 +21,8 @@ def advice(
     record: dict[str, Any], found: Shares, config: dict[str, Any], choices: dict[str, str]
 ) -> list[dict[str, Any]]:
     """For each share that is worth it, the largest first: `override`; `why`; `predicted_gain`, a
-    ratio of sustained rates, with `predicted_bounds`, or None where nothing can be predicted;
+    ratio of sustained rates, or None where nothing can be predicted; `predicted_bounds` of it, None
+    where the share isn't one that can go;
     `basis` of the prediction; `same_work`: is it still the same training; `check`: the sweep that
     measures it; `measured_gain`, once it has."""
     if found.step_s is None:

@@ -142,7 +142,6 @@ def _unsharded(case: Case) -> Advice:
         "strategy",
         "ddp",
         f"a whole copy takes {copy_gib:.2g} of {room_gib:.3g} GiB: nothing needs to be sharded",
-        bounds=[1.0, case.ceiling("compute")],
         basis="not predicted: forward and backward contain the communication, untold",
     )
 
@@ -203,7 +202,6 @@ def _compute(case: Case) -> Advice:
             "compile",
             "inductor",
             f"forward and backward compute {case.share('compute'):.0%} of a step",
-            bounds=[1.0, case.ceiling("compute")],
             basis="not predicted: fused kernels move less memory, by how much is in the model",
         )
     if on_gpu and case.choices.get("precision") in ("fp32", "tf32"):
@@ -211,7 +209,6 @@ def _compute(case: Case) -> Advice:
             "precision",
             "bf16",
             f"matrix products in {case.choices['precision']}",
-            bounds=[1.0, case.ceiling("compute")],
             basis="not predicted: at most that of the device's peaks",
         )
 

@@ -16,7 +16,7 @@ def lines(record: dict[str, Any]) -> Lines:
     advice = [one for one in record["diagnosis"]["advice"] if isinstance(one, dict)]
     found: Lines = []
     for one in advice[:SHOWN]:
-        found.append(("" if found else "try", f"{one['override']}: {_gain(one)}; {one['why']}"))
+        found.append(("" if found else "try", f"{one['override']}: {gain(one)}; {one['why']}"))
         found.append(("", f"  ({one['basis']})"))
     if len(advice) > SHOWN:
         found.append(
@@ -33,15 +33,15 @@ def checked_lines(measured: list[dict[str, Any]], everything: list[dict[str, Any
     said = []
     for one in measured:
         low, high = one["predicted_bounds"]
-        gain = one["measured_gain"]
+        found = one["measured_gain"]
         interval = one["measured_ci95"]
         reaches = interval is not None and interval[0] <= high and low <= interval[1]
         verdict = "can't tell, the interval reaches into it" if reaches else "NOT as predicted"
-        verdict = "as predicted" if low <= gain <= high else verdict
+        verdict = "as predicted" if low <= found <= high else verdict
         over = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
         said.append(
             f"advice {one['override']}: predicted {one['predicted_gain']:.3f} times "
-            f"[{low:.3f}, {high:.3f}], measured {gain:.3f}{over}: {verdict}"
+            f"[{low:.3f}, {high:.3f}], measured {found:.3f}{over}: {verdict}"
         )
     known = predictions.track_record(everything)
     if said and known is not None:
@@ -52,9 +52,12 @@ def checked_lines(measured: list[dict[str, Any]], everything: list[dict[str, Any
     return said
 
 
-def _gain(one: dict[str, Any]) -> str:
+def gain(one: dict[str, Any]) -> str:
+    """Measured, else predicted with its bounds: ratios of sustained rates."""
     if one.get("measured_gain") is not None:
         return f"measured {one['measured_gain']:.3f} times"
+    if one["predicted_bounds"] is None:
+        return "can't be predicted"
     low, high = one["predicted_bounds"]
     if one["predicted_gain"] is None:
         return f"at most {high:.3g} times"

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from paceline.diagnose.trace.definitions import DEFINITIONS
-from paceline.report import trace_lines
-from paceline.report.trace_lines import LABEL, STEPS, WIDTH, Lines, bound, is_number, time_text
+from paceline.report import advice, trace_lines
+from paceline.report.trace_lines import LABEL, STEPS, WIDTH, Lines, bound, time_text
 
 BESIDE = ("ground", "check")
 
@@ -47,24 +47,14 @@ def _job(job: dict[str, Any]) -> Lines:
         return [
             ("bound by", "n/a: the record holds no diagnosis (diagnose=off, or no steady step)")
         ]
-    lines = bound(said, "a steady step")
+    lines = bound(said, "a step")
     for one in said["advice"]:
-        lines.append(("try", f"{one['override']}: {_gain(one)}{one['why']}"))
+        lines.append(("try", f"{one['override']}: {advice.gain(one)}; {one['why']}"))
         details = [one.get("basis"), one.get("check")]
         lines += [
             ("", f"  {label}: {text}") for label, text in zip(BESIDE, details, strict=True) if text
         ]
     return lines
-
-
-def _gain(advice: dict[str, Any]) -> str:
-    """Ratios of sustained rates."""
-    for word in ("measured", "predicted"):
-        gain = advice.get(f"{word}_gain")
-        if is_number(gain):
-            return f"{word} {gain:.3g} times; "
-    bounds = advice.get("predicted_bounds")
-    return f"at most {bounds[1]:.3g} times; " if bounds else ""
 
 
 def _ranks(group: dict[str, Any]) -> Lines:
