@@ -110,6 +110,13 @@ def test_the_share_since_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
     clock.pass_(2)
     ledger.mark(DATA_WAIT)
     assert ledger.recent_share(DATA_WAIT) == 1.0
+    clock.pass_(9)
+    ledger.begin()  # what was done in between is no step's
+    clock.pass_(1)
+    ledger.mark(DATA_WAIT)
+    clock.pass_(1)
+    ledger.mark(FORWARD)
+    assert ledger.recent_share(DATA_WAIT) == 0.5
 
 
 def test_the_open_phase_names_where_a_failure_was() -> None:

@@ -157,7 +157,9 @@ def test_a_job_and_its_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     out, _ = said(capsys, directory)
     assert "bound by    input (70% of a step)" in out
     assert "evidence    data_wait 70.0 %" in out
-    wanted = "data.loader.num_workers=2: predicted 1.5 times [1.2, 1.8]; each step waits for its data"
+    wanted = (
+        "data.loader.num_workers=2: predicted 1.5 times [1.2, 1.8]; each step waits for its data"
+    )
     assert wanted in out
     assert "try         compile=inductor: at most 1.25 times; the model computes" in out
     assert "ground: not predicted" in out

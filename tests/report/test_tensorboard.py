@@ -1,6 +1,8 @@
 """Scalars written are the scalars that TensorBoard reads back."""
 
 import datetime
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from paceline.record.schema import empty_record
 from paceline.report import tensorboard
+from tests.conftest import Command
 
 START = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 
@@ -122,3 +125,46 @@ def test_a_long_run_is_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     put_steps(tmp_path, count=25)
     tensorboard.write(tmp_path, made())
     assert [e.step for e in read_back(tmp_path)["step_s"]] == list(range(0, 25, 3))
+
+
+def test_reports_of_a_running_job_are_points_until_its_steps_are_known(tmp_path: Path) -> None:
+    live = tensorboard.Live(tmp_path)
+    account = {"step": 1, "steps": 9, "loss": None, "units_per_s": 8.0, "data_wait_share": 0.75}
+    live.add(account)
+    live.add(account)  # seen twice
+    live.add(account | {"step": 3, "loss": 2.5, "data_wait_share": 0.5})
+    live.close()
+    found = read_back(tmp_path)
+    assert [(e.step, e.value) for e in found["data_wait_share"]] == [(1, 0.75), (3, 0.5)]
+    assert [(e.step, e.value) for e in found["loss"]] == [(3, 2.5)]
+    put_steps(tmp_path)
+    tensorboard.write(tmp_path, made())
+    assert [e.step for e in read_back(tmp_path)["data_wait_share"]] == list(range(6))
+
+
+def test_a_disk_that_takes_nothing_costs_no_job(tmp_path: Path) -> None:
+    (tmp_path / "tb").write_text("in the way")
+    live = tensorboard.Live(tmp_path)
+    for step in (1, 2):
+        live.add({"step": step, "loss": 1.0, "units_per_s": 8.0, "data_wait_share": 0.5})
+    live.close()
+    assert (tmp_path / "tb").read_text() == "in the way"
+
+
+@pytest.mark.slow
+def test_a_starved_job_shows_it_while_it_runs(command: Command) -> None:
+    words = ["experiment=planted", "data.item_wait_s=0.004", "run.steps=200", "diagnose=ledger"]
+    words.append("launch.threads_per_rank=1")
+    process = command.start(*words)
+    deadline = time.monotonic() + 60
+    shares: list[float] = []
+    # the first report has the check of the first step in it
+    while len(shares) < 3 and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.5)
+        for out in command.cwd.glob("outputs/jobs/*/tb"):
+            shares = [e.value for e in read_back(out.parent).get("data_wait_share", [])]
+    running = process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    command.wait(process)
+    assert running
+    assert shares[-1] > 0.5, shares

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from paceline.controller.use import Unseen, Use
 from paceline.record.schema import read_json
+from paceline.report.tensorboard import Live
 
 LOOK_EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0
@@ -31,6 +32,7 @@ class Watch:
         self, directory: Path, ranks: Iterable[int], console: Console, use: Use | Unseen
     ) -> None:
         self.use = use
+        self._live = Live(directory)
         self._log = directory / "log"
         self._console = console
         self._end = threading.Event()
@@ -59,6 +61,7 @@ class Watch:
         self._end.set()
         self._thread.join()
         self.use.close()
+        self._live.close()
         self._progress.stop()
         self._speak()
 
@@ -76,6 +79,7 @@ class Watch:
         if account is None:
             self._progress.refresh()
             return
+        self._live.add(account)
         step, steps, facts = account["step"], account["steps"], _facts(account, self.use.words())
         beyond = step > steps
         self._progress.update(

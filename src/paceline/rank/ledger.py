@@ -112,13 +112,15 @@ class Ledger:
         return PHASES[self._next.get(last, OTHER)]
 
     def recent_share(self, phase: int) -> float | None:
-        """Share of the time since the last call that `phase` took; None if no time passed."""
+        """Share of the steps' time since the last call that `phase` took; None if none passed.
+        What lies between two stretches, as a check of a step, is no step's."""
         known = min(len(self._stamps), len(self._codes))
         stamps = np.array(self._stamps[self._seen : known], np.float64)
         codes = np.array(self._codes[self._seen : known], np.int64)
         self._seen = max(known - 1, 0)
-        total = stamps[-1] - stamps[0] if len(stamps) > 1 else 0.0
-        return float(np.diff(stamps)[codes[1:] == phase].sum() / total) if total > 0 else None
+        spans, of = np.diff(stamps), codes[1:]
+        total = float(spans[of != GAP].sum())
+        return float(spans[of == phase].sum()) / total if total > 0 else None
 
     def steps(self) -> Steps:
         """All steps so far. On a GPU this waits for the last event."""

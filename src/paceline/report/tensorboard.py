@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,37 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 MAX_POINTS = 10_000
 """A longer run is thinned to every n-th step; steps.npz has them all."""
+
+
+LIVE = ("loss", "units_per_s", "data_wait_share")
+
+
+class Live:
+    """What rank 0 reports while the job runs, under the same tags; `write` puts all steps in its
+    place. A disk that takes no more costs the curves, not the job."""
+
+    def __init__(self, directory: Path) -> None:
+        self._out = directory / "tb"
+        self._writer: EventFileWriter | None = None
+        self._step, self._broken = 0, False
+
+    def add(self, account: dict[str, Any]) -> None:
+        """One report; the same again is nothing new."""
+        if self._broken or account["step"] == self._step:
+            return
+        self._step = account["step"]
+        point = {tag: account[tag] for tag in LIVE if isinstance(account[tag], int | float)}
+        try:
+            if self._writer is None:
+                self._writer = EventFileWriter(str(self._out), flush_secs=1)
+            _add(self._writer, time.time(), self._step, point)
+        except OSError:
+            self._broken = True
+
+    def close(self) -> None:
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                self._writer.close()
 
 
 def write(directory: Path, record: dict[str, Any], units_per_step: float | None = None) -> None:
