@@ -98,4 +98,15 @@ def test_a_counter_run_knows_better_than_a_phase() -> None:
     """A step that waits for a loader, whose time another cost fills when it is gone."""
     made = record(data_wait=6, forward=4)
     made["counter_runs"] = [run("cached_batch", 10, 9.5)]
-    assert found(made)["shares"]["input"] == pytest.approx(0.05)
+    shares = found(made)["shares"]
+    assert shares["input"] == pytest.approx(0.05)
+    assert shares["compute"] == pytest.approx(0.95)  # the others make up the rest
+
+
+def test_a_measured_window_with_a_long_pause() -> None:
+    """The window was held up where the turns weren't: the rest is told by the turns' own steps."""
+    made = record(data_wait=9, forward=9, optimizer=1)
+    made["counter_runs"] = [run("cached_batch", 10, 10), run("double_batch", 10, 11, work=2)]
+    said = found(made)
+    assert (said["bound"], said["share"]) == ("host", pytest.approx(0.8))
+    assert sum(said["shares"].values()) == pytest.approx(1)

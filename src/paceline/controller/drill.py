@@ -12,7 +12,6 @@ import fcntl
 import os
 import platform
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +35,7 @@ from paceline.controller.session import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     Interrupted,
+    stoppable,
 )
 from paceline.record.schema import write_json
 from paceline.report.kept import check
@@ -44,7 +44,6 @@ from paceline.types import CheckpointError, ConfigError
 
 SCHEMA = 1
 CERTIFICATE = "drill.json"
-STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(argv: list[str]) -> int:
@@ -92,7 +91,7 @@ def _run(asked: argparse.Namespace) -> int:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # where the job found a user's own classes
     console = Console(quiet=True) if asked.json else screen()
-    with _held(directory), _stoppable():
+    with _held(directory), stoppable():  # outside of the runs, which take signals themselves
         made = _certificate(read_job(directory), paths, asked, console)
         write_json(directory / CERTIFICATE, made)
     if asked.json:
@@ -218,21 +217,6 @@ def _tidy(place: Path, keep: bool, failed: bool) -> None:
         shutil.rmtree(place)
     if not any(place.parent.iterdir()):
         place.parent.rmdir()
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Outside of the runs, which take signals themselves."""
-
-    def stop(number: int, frame: object) -> None:
-        raise Interrupted("interrupted")
-
-    before = {number: signal.signal(number, stop) for number in STOPS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _versions() -> dict[str, str]:

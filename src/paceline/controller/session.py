@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,22 @@ EXIT_PREEMPTED, EXIT_INTERRUPTED = 75, 130
 
 class Interrupted(KeyboardInterrupt):
     """The running job was told to stop. Not an Exception: it ends a sweep too."""
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end what is inside by Interrupted, so that it leaves no process."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Interrupted("interrupted")
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass

@@ -94,20 +94,29 @@ def _by_counter_runs(
     runs: dict[str, Any], seconds: dict[str, float], steady_s: float
 ) -> dict[str, float]:
     """A counter-run knows what a phase can't: what is gained when its cost is gone, with all that
-    moves into the gap. Twice the batch: what grows with it computes, what doesn't may be overhead,
-    T(B) = fixed + B x each, so each x B = T(2 B) - T(B); but a product with large weights doesn't
-    grow either, so what large operators take computes too."""
+    moves into the gap. The other phases then make up the rest of the step. Twice the batch: what
+    grows with it computes, what doesn't may be overhead, T(B) = fixed + B x each, so each x B =
+    T(2 B) - T(B); but a product with large weights doesn't grow either, so what large operators
+    take computes too."""
     found = dict(seconds)
-    gone = {"input": "cached_batch", "communication": "no_sync", "optimizer": "no_optimizer"}
-    for bound, name in gone.items():
+
+    def gone(name: str) -> float:
+        return float(steady_s * (1 - 1 / runs[name]["speedup"]))
+
+    if "cached_batch" in runs:
+        input_s = min(max(gone("cached_batch"), 0.0), steady_s)
+        others_s = sum(s for bound, s in seconds.items() if bound != "input")
+        times = (steady_s - input_s) / others_s if others_s else 0.0
+        found = {bound: s * times for bound, s in seconds.items()} | {"input": input_s}
+    here = found["compute"] + found["host"]
+    for bound, name in (("communication", "no_sync"), ("optimizer", "no_optimizer")):
         if name in runs:
-            found[bound] = steady_s * (1 - 1 / runs[name]["speedup"])
+            found[bound] = gone(name)
     double = runs.get("double_batch")
     if double is not None:
-        growing = max(double["step_s"] - double["base_step_s"], 0.0)
-        here = seconds["compute"] + seconds["host"]
-        large = (runs.get("operators") or {}).get("large_s", 0.0)
-        found["compute"] = min(max(growing, large), here)
+        once_s, large_s = double["base_step_s"], (runs.get("operators") or {}).get("large_s", 0.0)
+        computes = max(double["step_s"] - once_s, large_s) / once_s
+        found["compute"] = min(computes * (steady_s - found["input"]), here)
         found["host"] = here - found["compute"]
     return found
 

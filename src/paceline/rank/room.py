@@ -9,9 +9,8 @@ from typing import Any
 import psutil
 import torch
 
+from paceline.record.environment import CGROUPS, PROC, cgroups
 from paceline.types import World
-
-CGROUPS = Path("/sys/fs/cgroup")
 
 LIMITS = {
     "memory.max": ("memory.current", "inactive_file"),
@@ -36,19 +35,10 @@ def shards(strategy: Mapping[str, Any], world: World) -> int:
     return world.world_size if asked is None else world.shard_group(asked)
 
 
-def left_to_cgroups(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> Iterator[int]:
+def left_to_cgroups(proc: Path = PROC, root: Path = CGROUPS) -> Iterator[int]:
     """Bytes that each cgroup may still take, from this process's own up to the root."""
-    try:
-        lines = proc.read_text().splitlines()
-    except OSError:  # not Linux
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers in ("", "memory"):  # v2: one hierarchy for all
-            folder = root / controllers / path.lstrip("/")
-            for one in (folder, *folder.parents):
-                if one.is_relative_to(root / controllers):
-                    yield from _left(one)
+    for cgroup in cgroups("memory", proc, root):
+        yield from _left(cgroup)
 
 
 def _left(cgroup: Path) -> Iterator[int]:

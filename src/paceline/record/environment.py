@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 KEPT = ("CUDA_", "NCCL_", "GLOO_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_", "MALLOC_")
 """Prefixes of environment variables that change how fast training runs."""
+
+PROC, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 LEFT_OUT = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 
@@ -35,6 +38,22 @@ def environment() -> dict[str, Any]:
             if k.startswith(KEPT) and not k.startswith(LEFT_OUT)
         },
     }
+
+
+def cgroups(controller: str, proc: Path = PROC, root: Path = CGROUPS) -> Iterator[Path]:
+    """The folders of the cgroups that bound this process in `controller` (cpu, memory), from its
+    own up to the root; of both versions. None where there are none."""
+    try:
+        lines = proc.read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" or controller in controllers.split(","):  # v2: one hierarchy for all
+            folder = root / controllers / path.lstrip("/")
+            for one in (folder, *folder.parents):
+                if one.is_relative_to(root / controllers):
+                    yield one
 
 
 def cores() -> int:

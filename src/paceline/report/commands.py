@@ -40,7 +40,7 @@ def compare(argv: list[str]) -> int:
         "--force", action="store_true", help="rank over different machines and versions too"
     )
     _add_json(parser)
-    return _run(parser, argv, _compare)
+    return answered(parser, argv, _compare)
 
 
 def report(argv: list[str]) -> int:
@@ -50,7 +50,7 @@ def report(argv: list[str]) -> int:
     )
     parser.add_argument("directory", metavar="DIR", type=Path, help="job or sweep")
     _add_json(parser)
-    return _run(parser, argv, _report)
+    return answered(parser, argv, _report)
 
 
 def status(argv: list[str]) -> int:
@@ -60,18 +60,19 @@ def status(argv: list[str]) -> int:
     )
     parser.add_argument("directory", metavar="SWEEP_DIR", type=Path, help="sweep or job")
     _add_json(parser)
-    return _run(parser, argv, _status)
+    return answered(parser, argv, _status)
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
 
 
-def _run(
+def answered(
     parser: argparse.ArgumentParser,
     argv: list[str],
     command: Callable[[argparse.Namespace], int],
 ) -> int:
+    """The exit code of a sub-command: its own, or that of bad input, which is said."""
     try:
         return command(parser.parse_args(argv))
     except SystemExit as end:  # argparse has said what is wrong, or printed its help

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from paceline.diagnose.trace.definitions import DEFINITIONS
 from paceline.diagnose.trace.ranks import groups
 from paceline.diagnose.trace.reading import NotATraceError, read
 from paceline.report import diagnosis_lines, terminal
+from paceline.report.commands import OK, answered
 from paceline.types import ConfigError
 
-OK, BAD_INPUT = 0, 2
 SUFFIXES = (".json", ".json.gz")
 BESIDE_TRACES = ".summary.json"
 """What profiler=schedule lays beside its traces."""
@@ -34,19 +33,12 @@ def run(argv: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     parser.add_argument("--definitions", action="store_true", help="what each figure means")
-    try:
-        asked = parser.parse_args(argv)
-        if not asked.paths and not asked.definitions:
-            parser.error("give a job's directory, a trace, or a folder of traces")
-        return _diagnose(asked)
-    except SystemExit as end:  # argparse has said what is wrong, or printed its help
-        return end.code if isinstance(end.code, int) else OK
-    except (ConfigError, OSError) as error:
-        print(error, file=sys.stderr)
-        return BAD_INPUT
+    return answered(parser, argv, _diagnose)
 
 
 def _diagnose(asked: argparse.Namespace) -> int:
+    if not asked.paths and not asked.definitions:
+        raise ConfigError(["give a job's directory, a trace, or a folder of traces"])
     if not asked.paths:
         if asked.json:
             print(json.dumps(DEFINITIONS, indent=1))

@@ -6,10 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +21,11 @@ from paceline.controller.session import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     Interrupted,
+    stoppable,
 )
 from paceline.report.doctor import Findings
 from paceline.report.terminal import screen
 from paceline.types import ConfigError
-
-STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(argv: list[str]) -> int:
@@ -50,7 +46,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one object, nothing else")
     try:
         asked = parser.parse_args(argv)
-        with _stoppable():
+        with stoppable():
             return _run(asked)
     except SystemExit as end:  # argparse has said what is wrong, or printed its help
         return end.code if isinstance(end.code, int) else EXIT_OK
@@ -133,21 +129,6 @@ def _in_flight(workers: int) -> dict[str, Any]:
         "in_flight_bytes": loader.in_flight_bytes(workers),
         "in_flight_files": batches + 6 * workers,
     }
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """A signal ends it by an exception, so that no process is left."""
-
-    def stop(number: int, frame: object) -> None:
-        raise Interrupted("interrupted")
-
-    before = {number: signal.signal(number, stop) for number in STOPS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _positive(text: str) -> int:

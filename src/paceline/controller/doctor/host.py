@@ -16,11 +16,10 @@ import psutil
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from paceline.record.environment import cores, cpu_name
+from paceline.record.environment import CGROUPS, PROC, cgroups, cores, cpu_name
 
 LOOK_S = 0.5
 SINFO_S = 5.0
-CGROUPS = Path("/sys/fs/cgroup")
 SHARED = Path("/dev/shm")
 INFINIBAND = Path("/sys/class/infiniband")
 
@@ -66,19 +65,10 @@ def cores_facts(alone: bool) -> dict[str, Any]:
     }
 
 
-def quotas(proc: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> Iterator[float]:
+def quotas(proc: Path = PROC, root: Path = CGROUPS) -> Iterator[float]:
     """Cores' worth of time that each cgroup of this process gets, from its own up to the root."""
-    try:
-        lines = proc.read_text().splitlines()
-    except OSError:  # not Linux
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "" or "cpu" in controllers.split(","):  # v2: one hierarchy for all
-            top = root / controllers
-            for one in ((top / path.lstrip("/")), *(top / path.lstrip("/")).parents):
-                if one.is_relative_to(top):
-                    yield from _quota(one)
+    for cgroup in cgroups("cpu", proc, root):
+        yield from _quota(cgroup)
 
 
 def _quota(cgroup: Path) -> Iterator[float]:
