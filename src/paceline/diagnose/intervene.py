@@ -12,7 +12,7 @@ from paceline.diagnose.bound import diagnosis
 class Intervene:
     """`counter_runs`, after the measured window: cached_batch, the rate with a perfect loader;
     loader_alone, the loader's rate when nothing else is done; operators, how long large ones take,
-    in two profiled steps; double_batch, the rate with twice the
+    in three profiled steps; double_batch, the rate with twice the
     samples in each micro-batch; fused_optimizer, with the step in one kernel; forward_only; no
     optimizer; no_sync, the rate when no gradient travels, of several ranks under strategy=ddp. What
     saves cost is read off the job's own steps. `predictions`: as with diagnose=ledger."""
