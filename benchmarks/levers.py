@@ -49,7 +49,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--write", type=Path, nargs="?", const=GUIDE, metavar="FILE")
     parser.add_argument("--json", type=Path, help="write the figures here too")
-    parser.add_argument("overrides", nargs="*", help="for both workloads, as for paceline")
+    parser.add_argument("--only", choices=WORKLOADS, help="this workload alone")
+    parser.add_argument("overrides", nargs="*", help="for each workload, as for paceline")
     args = parser.parse_args()
     if args.repeats < 1:
         parser.error(f"--repeats {args.repeats}: give 1 or more; an interval needs 2")
@@ -62,6 +63,7 @@ def main() -> None:
         found = [
             climbed(name, [*own, *COMMON, *args.overrides], args.repeats, Path(folder, str(n)))
             for n, (name, own) in enumerate(WORKLOADS.items())
+            if args.only in (None, name)
         ]
     text = markdown(found, args.repeats)
     print(text)

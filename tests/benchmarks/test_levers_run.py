@@ -63,7 +63,8 @@ def test_a_lever_that_there_is_not_is_refused(command: Command) -> None:
 def test_the_table_of_the_levers_goes_between_its_lines(command: Command) -> None:
     guide = command.cwd / "guide.md"
     guide.write_text("above\n<!-- levers: begin -->\nold\n<!-- levers: end -->\nbelow\n")
-    done, figures = run(command, "levers.py", "--repeats", "2", "--write", "guide.md", *TINY)
+    once = ("--repeats", "2", "--only", "gpt on Python source")
+    done, figures = run(command, "levers.py", *once, "--write", "guide.md", *TINY)
     assert done.code == 0, done.err
     above, table, below = (
         guide.read_text()
@@ -73,6 +74,7 @@ def test_the_table_of_the_levers_goes_between_its_lines(command: Command) -> Non
     assert (above, below) == ("above\n", "below\n")
     assert done.out.startswith(table)
     assert "old" not in table
+    assert [w["name"] for w in figures["workloads"]] == ["gpt on Python source"]
     for workload in figures["workloads"]:
         rungs = workload["rungs"]
         assert rungs[0]["lever"] is None

@@ -43,6 +43,12 @@ class TestWorkers:
         assert low < gain < high
         assert one["same_work"]
 
+    def test_a_batch_must_be_handed_over(self) -> None:
+        made = loading(8, 0)
+        made["counter_runs"][1] |= {"handover_s": 0.002, "handover_cpu_s": 0.003}
+        one = advised(made)["data.loader.num_workers=3"]
+        assert one["predicted_gain"] == pytest.approx(10 / 4)
+
     def test_none_where_as_many_are_there(self) -> None:
         made = loading(8, 0)
         made["effective"]["data"]["workers"] = 5

@@ -36,6 +36,7 @@ def test_a_slow_loader_has_a_high_ceiling(command: Command, workers: int) -> Non
     cached, alone = runs["cached_batch"], runs["loader_alone"]
     # a loader that sleeps needs no core; what is behind it gains nothing
     assert alone["cpu_s"] < alone["step_s"] / 4
+    assert 0 < alone["handover_s"] <= alone["handover_cpu_s"] + 0.01  # counted in 10 ms
     assert runs["no_optimizer"]["speedup"] < 1.5 < cached["speedup"]
     assert 0 < runs["operators"]["large_s"] + 1 < 2
     assert record["diagnosis"]["bound"] == "input"

@@ -213,20 +213,6 @@ class TestAProfiledJob:
         assert rate["steps_measured"] == (found["tag"] == "steady").sum()
         assert rate["steps_measured"] + sum(rate["steps_excluded"].values()) == 30
 
-    def test_the_trace_is_one_that_chrome_reads(self, record: dict[str, Any]) -> None:
-        assert record["profiler"]["traces"] == ["trace/rank0.json.gz"]
-        path = Path(record["job"]["dir"]) / "trace/rank0.json.gz"
-        with gzip.open(path) as file:
-            trace = json.load(file)
-        names = {event.get("name") for event in trace["traceEvents"]}
-        assert {"aten::linear", "Optimizer.step#SGD.step"} <= names
-
-    def test_the_table_of_its_operators_stands_beside_it(self, record: dict[str, Any]) -> None:
-        assert record["profiler"]["summaries"] == ["trace/rank0.operators.txt"]
-        table = (Path(record["job"]["dir"]) / "trace/rank0.operators.txt").read_text()
-        assert "aten::addmm" in table
-        assert "Self CPU" in table
-
     def test_the_loop_fetches_nothing_from_the_device_in_a_step(
         self, record: dict[str, Any]
     ) -> None:
@@ -237,22 +223,6 @@ class TestAProfiledJob:
         names = [event.get("name") for event in events]
         assert names.count("Optimizer.step#SGD.step") == 3
         assert names.count("aten::_local_scalar_dense") <= 1
-
-    def test_its_overhead_is_told(self, record: dict[str, Any]) -> None:
-        assert record["profiler"]["overhead_ratio"] > 0
-        assert record["ledger"]["phases_s"]["profiler"] > 0
-
-
-def test_every_cycle_leaves_its_own_summary(command: Command) -> None:
-    words = ["profiler=schedule", "profiler.wait=4", "profiler.active=1", "profiler.repeat=2"]
-    record = job(command, "cycles", *words)
-    names = [f"trace/rank0.{cycle}" for cycle in range(2)]
-    assert record["profiler"]["traces"] == [f"{name}.json.gz" for name in names]
-    assert record["profiler"]["summaries"] == [f"{name}.operators.txt" for name in names]
-    directory = Path(record["job"]["dir"])
-    tables = [(directory / f"{name}.operators.txt").read_text() for name in names]
-    calls = [line.split()[-1] for t in tables for line in t.splitlines() if "SGD.step" in line]
-    assert calls == ["1", "1"]  # each has its own step, not the last one's
 
 
 @pytest.mark.slow

@@ -76,19 +76,29 @@ def _workers(
     case: Case, alone: dict[str, Any], cached: dict[str, Any], ran: dict[str, Any]
 ) -> tuple[int, float, str] | None:
     """(number of workers, gain, basis). A step can't be shorter than with a perfect loader, nor
-    than the batch's loading spread over the workers, nor than all that the cores have to compute:
-    max(c, l / n, (cpu of loading + cpu of the step) / cores of this rank)."""
+    and the handing over of its batch, nor than the batch's loading spread over the workers, nor
+    than all that the cores have to compute: max(c + h, l / n, cpu of all three / cores). Steps on
+    one cached batch run hot; what the job's own steps take beside their wait counts if it is more.
+    """
     now = int((ran.get("data") or {}).get("workers") or 0)
-    step_s, ready_s = cached["base_step_s"], cached["base_step_s"] / cached["speedup"]
+    step_s = cached["base_step_s"]
+    ready_s = max(step_s / cached["speedup"], _beside_the_wait_s(case.record))
     load_s, cpu_s = alone["step_s"] * max(now, 1), alone["cpu_s"]
     ranks = (ran.get("world_size") or 1) / (case.record["requested"].get("nnodes") or 1)
-    cores = max((case.record["environment"].get("cores") or 1) / ranks, 1.0)
+    there = case.record["environment"].get("cores") or 1
+    # other ranks load at other times; what others keep busy isn't there, half at most
+    taken = alone.get("others_cores", 0.0) if ranks == 1 else 0.0
+    cores = max(there / ranks - min(taken, there / 2), 1.0)
     on_cpu = str(ran.get("device", "cpu")).startswith("cpu")
     busy_s = ready_s * (ran.get("threads_per_rank") or 1 if on_cpu else 1)
 
+    # with workers already there, what handing over takes of the cores is in the loader's own
+    handing_s = 0.0 if now else alone.get("handover_cpu_s", 0.0)
+    with_s = ready_s + alone.get("handover_s", 0.0)
+
     def predicted(count: int, slack: float = 1.0) -> float:
-        computing_s = (cpu_s + min(busy_s, cores * ready_s)) / cores
-        return float(max(ready_s, slack * load_s / count, computing_s))
+        computing_s = (cpu_s + handing_s + min(busy_s, cores * ready_s)) / cores
+        return float(max(with_s, slack * load_s / count, computing_s))
 
     # a worker that waits needs no core of its own
     most = MOST_WORKERS if cpu_s < load_s / 4 else max(1, min(MOST_WORKERS, math.ceil(cores)))
@@ -101,9 +111,15 @@ def _workers(
     what = "waiting" if cpu_s < load_s / 4 else f"{cpu_s / load_s:.0%} computing"
     basis = (
         f"a batch takes {1e3 * load_s:.3g} ms to load ({what}), a step with a perfect loader "
-        f"{1e3 * ready_s:.3g} ms; {count} workers on {cores:.3g} cores"
+        f"{1e3 * with_s:.3g} ms, handed over by a worker; {count} workers on {cores:.3g} free cores"
     )
     return count, gain, basis
+
+
+def _beside_the_wait_s(record: dict[str, Any]) -> float:
+    ledger = record["ledger"]
+    waits_s = ledger["steady_phases_s"].get("data_wait") or 0.0
+    return float((ledger["steady_wall_s"] - waits_s) / record["throughput"]["steps_measured"])
 
 
 def _communication(case: Case) -> Advice:

@@ -3,9 +3,7 @@ the job as it is. They come last and put nothing back: the record is taken befor
 
 from __future__ import annotations
 
-import contextlib
 import math
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +16,7 @@ from paceline.rank import changes
 from paceline.rank.changes import Change
 from paceline.rank.comm import unused_in_some_step
 from paceline.rank.ledger import STEADY, Ledger
+from paceline.rank.loading import loader_alone
 from paceline.rank.operators import operators
 from paceline.rank.train import Parts, beyond_training, train
 from paceline.rank.world import gather, max_over_ranks
@@ -27,9 +26,6 @@ from paceline.types import Measure
 PAIRS = 5
 MOST_STEPS = 20
 """Turns of each kind, and the most steps of one: all turns together take about a window."""
-
-FEWEST_STEPS = 4
-"""Of the loader alone."""
 
 
 def counter_runs(
@@ -47,7 +43,8 @@ def counter_runs(
     found: dict[str, Any] = {"counter_runs": [], "reasons": reasons}
     for name in wanted:
         if name == "loader_alone":
-            found["counter_runs"].append({"name": name} | loader_alone(parts, measure.window_s))
+            steps = _steps_in(parts, measure.window_s / 2, 10_000)
+            found["counter_runs"].append({"name": name} | loader_alone(parts, steps))
             continue
         if name == "operators":
             seen = operators(parts, step)
@@ -85,32 +82,6 @@ def take_turns(parts: Parts, step: int, window_s: float, change: Change) -> Turn
         other.append(otherwise)
     both = max_over_ranks(torch.tensor([base, other], dtype=torch.float64), parts.world).numpy()
     return Turns(both[0], both[1])
-
-
-def loader_alone(parts: Parts, window_s: float) -> dict[str, float]:
-    """`step_s`: seconds that a step's batches take, the slowest rank's, when nothing else is done,
-    over as many steps as the job does in half a window, or twice the workers' queue, for they
-    deliver in bursts. What they had ready is taken first. `cpu_s`: the seconds of a core in it, of
-    this process and its workers; a loader that waits for a disk or a network needs few."""
-    micro = parts.run.accumulation_steps
-    steps = max(_steps_in(parts, window_s / 2, 10_000), 2 * parts.refill_steps, FEWEST_STEPS)
-    for _ in range(parts.refill_steps * micro):
-        next(parts.batches)
-    start, used = time.perf_counter(), _cpu_s()
-    for _ in range(steps * micro):
-        next(parts.batches)
-    spent = [time.perf_counter() - start, _cpu_s() - used]
-    most = max_over_ranks(torch.tensor(spent, dtype=torch.float64) / steps, parts.world)
-    return {"step_s": float(most[0]), "cpu_s": float(most[1])}
-
-
-def _cpu_s() -> float:
-    """Seconds of cores used so far by this process and its workers."""
-    times = [psutil.Process().cpu_times()]
-    for worker in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            times.append(worker.cpu_times())
-    return float(sum(t.user + t.system for t in times))
 
 
 def _wanted(parts: Parts, asked: list[str]) -> tuple[list[str], list[str]]:
