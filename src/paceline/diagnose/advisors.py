@@ -14,6 +14,9 @@ WORTH = 0.1
 ROOMY = 0.8
 """Of the memory, at most, for a strategy that needs more of it."""
 
+LATE = 0.25
+"""Of the gain of workers: how far it may fall short, for they come when cores are free for them."""
+
 SLACK = 1.25
 """Workers that could just keep up leave the step waiting whenever one of them is late."""
 
@@ -38,7 +41,7 @@ def _input(case: Case) -> Advice:
             count,
             f"the step waits for data {case.share('input'):.0%} of its time",
             gain,
-            [gain * (1 - NOISE), max(case.ceiling("input"), gain) * (1 + NOISE)],
+            [gain * (1 - LATE), max(case.ceiling("input"), gain) * (1 + NOISE)],
             basis,
         )
     if case.config["data"].get("backend") == "pillow" and find_spec("torchvision") is not None:
