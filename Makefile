@@ -22,7 +22,8 @@ test: setup
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not faults and not slurm and not browser and not gpu"
 
 test-all: setup
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not gpu"
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not gpu and not alone"
+	$(BIN)/python -m pytest -m "alone and not gpu"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.distributed
 def test_share_rates_and_gates(tmp_path: Path) -> None:
     lacking = missing()

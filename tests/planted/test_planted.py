@@ -45,6 +45,7 @@ def test_the_matrix_counts_them() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.distributed
 def test_each_kind_is_told(tmp_path: Path) -> None:
     """One of each, of those whose largest gain is known to be that of the plant they are named for:
@@ -68,6 +69,7 @@ def test_each_kind_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_advice_is_worth_what_it_says(tmp_path: Path) -> None:
     kept = tmp_path / "advice.jsonl"
     for kind in ("slow_dataset", "many_parameters"):
