@@ -38,7 +38,9 @@ def test_a_slow_loader_has_a_high_ceiling(command: Command, workers: int) -> Non
     assert alone["cpu_s"] < alone["step_s"] / 4
     assert 0 < alone["handover_s"] <= alone["handover_cpu_s"] + 0.01  # counted in 10 ms
     assert runs["no_optimizer"]["speedup"] < 1.5 < cached["speedup"]
-    assert 0 < runs["operators"]["large_s"] + 1 < 2
+    # a small perceptron: dozens of operators, none of which takes as long as an item
+    assert runs["operators"]["operators"] > 20
+    assert runs["operators"]["large_s"] < alone["step_s"]
     assert record["diagnosis"]["bound"] == "input"
     (advice, *_) = record["diagnosis"]["advice"]
     assert advice["override"].startswith("data.loader.num_workers=")

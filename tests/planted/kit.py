@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -69,7 +70,8 @@ def network(mbit: int | None) -> Iterator[list[str]]:
     if mbit is None:
         yield []
         return
-    name = f"planted{uuid.uuid4().hex[:8]}"
+    # a name by which benchmarks/netns.py finds what a process left that was killed
+    name = f"pl{os.getpid()}{uuid.uuid4().hex[:2]}n0"
     command(["ip", "netns", "add", name])
     try:
         command(["ip", "-n", name, "link", "set", "lo", "mtu", "1500", "up"])
