@@ -159,11 +159,14 @@ class TestTheFastest:
         assert verdicts[:2] == [("invalid", 0), ("baseline", 2)]
 
     def test_the_answer_is_as_sure_as_the_table(self, ranked: Done) -> None:
-        best, answer = self.KNOWN[1], ranked.out.splitlines()[-1]
-        if ranked.table()["rows"][2]["verdict"] == "slower":
-            assert answer == f"fastest: {best}"
-        else:
-            assert answer == f"fastest: can't tell {best} from 4; add repeat=range(4)"
+        best, other = self.KNOWN[1:]
+        said = {
+            "slower": f"fastest: {best}",
+            "faster": f"fastest: {other}",  # on a machine that was busy in the right moments
+        }
+        verdict, answer = ranked.table()["rows"][2]["verdict"], ranked.out.splitlines()[-1]
+        unsure = f"fastest: can't tell {best} from 4; add repeat=range(4)"
+        assert answer == said.get(verdict, unsure)
 
     def test_one_repeat_ranks_nothing(self, ranked: Done, tmp_path: Path) -> None:
         one = tmp_path / "one"
