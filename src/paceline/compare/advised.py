@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from paceline.compare import pairs
 from paceline.compare.pairs import Cell, Record
-from paceline.record.measure import t_interval
-
-Prediction = dict[str, Any]
+from paceline.compare.verdict import paired_ratio
+from paceline.record.predictions import Prediction
 
 
 def measured(records: list[Record], predictions: list[Prediction]) -> list[Prediction]:
@@ -25,9 +20,10 @@ def measured(records: list[Record], predictions: list[Prediction]) -> list[Predi
             if one["trial_hash"] not in hashes:
                 continue
             other = next((c for c in cells if _follows(c, base, one["override"])), None)
-            gain = None if other is None else _gain(other, base)
+            gain, interval = paired_ratio([] if other is None else pairs.pairs(other, base))
             if gain is not None:
-                found.append(one | gain)
+                ends = None if interval is None else list(interval)
+                found.append(one | {"measured_gain": gain, "measured_ci95": ends})
     return found
 
 
@@ -37,14 +33,3 @@ def _follows(cell: Cell, base: Cell, override: str) -> bool:
     advised = mine.pop(key, "").lower() == value.lower()
     was = theirs.pop(key, None)
     return advised and mine == theirs and (was is None or was.lower() != value.lower())
-
-
-def _gain(cell: Cell, base: Cell) -> dict[str, Any] | None:
-    rates = pairs.pairs(cell, base)
-    if not rates:
-        return None
-    mean = t_interval(np.log([mine / theirs for mine, theirs in rates]))
-    interval = None
-    if mean.low is not None and mean.high is not None:
-        interval = [float(np.exp(mean.low)), float(np.exp(mean.high))]
-    return {"measured_gain": float(np.exp(mean.value)), "measured_ci95": interval}

@@ -22,9 +22,8 @@ def advice(
 ) -> list[dict[str, Any]]:
     """For each share that is worth it, the largest first: `override`; `why`; `predicted_gain`, a
     ratio of sustained rates, or None where nothing can be predicted; `predicted_bounds` of it, None
-    where the share isn't one that can go;
-    `basis` of the prediction; `same_work`: is it still the same training; `check`: the sweep that
-    measures it; `measured_gain`, once it has."""
+    where the share isn't one that can go; `basis` of the prediction; `same_work`: is it still the
+    same training; `check`: the sweep that measures it; `measured_gain`, once it has."""
     if found.step_s is None:
         return []
     runs = {run["name"]: run for run in record["counter_runs"]}

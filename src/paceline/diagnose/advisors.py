@@ -33,7 +33,7 @@ def _input(case: Case) -> Advice:
     if alone is None or cached is None:
         yield from _unmeasured(case, loader["num_workers"])
         return
-    workers = _workers(case, alone, cached, case.record["effective"])
+    workers = _workers(case, alone, cached)
     if workers is not None:
         count, gain, basis = workers
         yield said(
@@ -76,13 +76,13 @@ def _unmeasured(case: Case, workers: int | str) -> Advice:
 
 
 def _workers(
-    case: Case, alone: dict[str, Any], cached: dict[str, Any], ran: dict[str, Any]
+    case: Case, alone: dict[str, Any], cached: dict[str, Any]
 ) -> tuple[int, float, str] | None:
-    """(number of workers, gain, basis). A step can't be shorter than with a perfect loader, nor
-    and the handing over of its batch, nor than the batch's loading spread over the workers, nor
-    than all that the cores have to compute: max(c + h, l / n, cpu of all three / cores). Steps on
-    one cached batch run hot; what the job's own steps take beside their wait counts if it is more.
-    """
+    """(number of workers, gain, basis). A step can't be shorter than with a perfect loader and the
+    handing over of its batch, nor than the batch's loading spread over the workers, nor than all
+    that the cores have to compute: max(c + h, l / n, cpu of all three / cores). Steps on one cached
+    batch run hot; what the job's own steps take beside their wait counts if it is more."""
+    ran = case.record["effective"]
     now = int((ran.get("data") or {}).get("workers") or 0)
     step_s = cached["base_step_s"]
     ready_s = max(step_s / cached["speedup"], _beside_the_wait_s(case.record))

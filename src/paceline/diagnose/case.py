@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 NOISE = 0.1
@@ -22,7 +22,7 @@ class Case:
     step_s: float
     config: dict[str, Any]
     choices: dict[str, str]
-    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    runs: dict[str, dict[str, Any]]
 
     def share(self, bound: str) -> float:
         return self.shares.get(bound, 0.0)

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -23,6 +24,18 @@ FEWEST_STEPS = 4
 
 HANDED, FIRST = 30, 5
 """Batches that are handed over, after the first few, in which the worker starts."""
+
+
+@contextmanager
+def starting_workers() -> Iterator[None]:
+    """Around what starts a loader's workers: it draws no random number of the training, and leaves
+    them deaf to the signals that we take, for they must deliver until all ranks stop."""
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 
 
 def loader_alone(parts: Parts, steps: int) -> dict[str, float]:
@@ -66,15 +79,11 @@ class Same(IterableDataset[Any]):
 
 def _handover(batch: Batch) -> tuple[float, float]:
     """Seconds of cores a batch: of this thread, and of this process and the worker."""
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # they are the ranks', not a worker's
-    try:
-        with torch.random.fork_rng(devices=[]):
-            loader: DataLoader[Any] = DataLoader(
-                Same(batch), batch_size=None, num_workers=1, collate_fn=_as_it_is
-            )
-            batches = iter(loader)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+    loader: DataLoader[Any] = DataLoader(
+        Same(batch), batch_size=None, num_workers=1, collate_fn=_as_it_is
+    )
+    with starting_workers():
+        batches = iter(loader)
     for _ in range(FIRST):
         next(batches)
     mine, all_s = time.thread_time(), _cpu_s()

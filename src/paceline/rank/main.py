@@ -28,6 +28,7 @@ from paceline.rank.first_step import FirstStep
 from paceline.rank.gates import fingerprint
 from paceline.rank.intervene import counter_runs
 from paceline.rank.ledger import STEADY
+from paceline.rank.loading import starting_workers
 from paceline.rank.train import Parts, beyond_training, evaluate, train
 from paceline.rank.world import (
     STOPS,
@@ -185,14 +186,9 @@ def _look(check: FirstStep, at: dict[str, Any]) -> bool:
 
 
 def _batches(parts: Parts, first_step: int) -> Iterator[Batch]:
-    """The micro-batches; what starts their workers draws no random number of the training, and
-    leaves them deaf to the signals that we take: they must deliver until all ranks stop."""
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            return iter(parts.state.data.batches(first_step))
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+    """The micro-batches, from workers where the data has some."""
+    with starting_workers():
+        return iter(parts.state.data.batches(first_step))
 
 
 def _end_workers() -> None:

@@ -26,11 +26,11 @@ def analyse(trace: Trace) -> dict[str, Any]:
     windows = union(trace.start[trace.step_rows], trace.end[trace.step_rows])
     stepped = len(windows.start) > 0
     chosen = device.look(trace, device.launched_in(trace, windows)) if stepped else whole
-    steps = _steps(trace, main, chosen, windows) if stepped else _as_one(flat, reasons)
+    hidden = len(trace.device) > 0 or device.launches(trace) > 0
+    steps = _steps(trace, main, chosen, windows, hidden) if stepped else _as_one(flat, reasons)
     parts, unknown = main.shares(windows if stepped else main.span)
     rows = trace.host
     rows = rows[contains(windows, trace.start[rows])] if stepped else rows
-    hidden = len(trace.device) > 0 or device.launches(trace) > 0
     said = (
         verdict.of_device(main, chosen, steps)
         if len(chosen.rows)
@@ -55,8 +55,7 @@ def analyse(trace: Trace) -> dict[str, Any]:
 def _tables(trace: Trace, chosen: device.Device, rows: Ints) -> dict[str, Any]:
     by_self_time, held = host.operators(trace, rows)
     sizes, reasons = collectives.table(trace, np.concatenate((chosen.rows, rows)))
-    calls: dict[str, Any] = {"count": None, "total_us": None, "calls": [], "operators": []}
-    calls |= host.syncs(trace, rows, held)
+    calls = host.syncs(trace, rows, held)
     unknown = {}
     if not (trace.kind == CALL).any():
         calls |= {"count": None, "total_us": None}
@@ -82,15 +81,18 @@ def _shares(trace: Trace, found: device.Device) -> tuple[dict[str, Any], dict[st
 
 
 def _steps(
-    trace: Trace, main: main_thread.MainThread, chosen: device.Device, windows: Spans
+    trace: Trace,
+    main: main_thread.MainThread,
+    chosen: device.Device,
+    windows: Spans,
+    hidden: bool,
 ) -> dict[str, Any]:
-    """All steps together, and each of its own."""
+    """All steps together, and each of its own. `hidden`: as for one."""
     flat, reasons = _shares(trace, chosen)
     if len(trace.device) and not len(chosen.rows):
         why = "no launch call of a device activity is inside of a ProfilerStep"
         reasons = dict.fromkeys(reasons, why)
     own = device.by_step(trace)
-    hidden = len(trace.device) > 0 or device.launches(trace) > 0
     each = [
         _step(trace, main, row, device.look(trace, rows), hidden)
         for row, rows in zip(trace.step_rows.tolist(), own, strict=True)
