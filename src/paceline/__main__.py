@@ -114,18 +114,19 @@ def _stoppable() -> Iterator[None]:
     KeyboardInterrupt: once one has passed through an exec(), as dataclasses do it, Python ends
     itself by SIGINT in the end, whatever the exit code."""
     from paceline.controller.session import SESSION, Interrupted
+    from paceline.types import STOPS
 
     def stop(number: int, frame: object) -> None:
+        SESSION.heard = number
         SESSION.states.append("interrupted")
         raise Interrupted("interrupted")
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    for number in numbers:
+    for number in STOPS:
         signal.signal(number, stop)
     try:
         yield
     finally:
-        for number in numbers:
+        for number in STOPS:
             signal.signal(number, signal.SIG_IGN)  # the table takes a moment, then we end anyway
 
 

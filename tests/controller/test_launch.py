@@ -6,24 +6,26 @@ import subprocess
 import sys
 
 ONE = """
-import multiprocessing.forkserver, os, signal
+import multiprocessing.forkserver, os, signal, threading
 from paceline.controller import launch
+from paceline.types import STOPS
 
 heard = []
-for number in launch.FORWARDED:
+for number in STOPS:
     signal.signal(number, lambda number, frame: heard.append(number))
+threading.Thread(target=threading.Event().wait, daemon=True).start()  # as a library's own thread
 server = multiprocessing.forkserver._forkserver
 start = server.ensure_running
 
 def interrupted():
-    for number in launch.FORWARDED:
+    for number in STOPS:
         os.kill(os.getpid(), number)
     start()
 
 server.ensure_running = interrupted
 launch.ensure_forkserver()
 launch.stop_forkserver()
-assert sorted(heard) == sorted(launch.FORWARDED), heard
+assert sorted(heard) == sorted(STOPS), heard
 assert not signal.pthread_sigmask(signal.SIG_BLOCK, []), "signals are still held back"
 """
 

@@ -26,7 +26,7 @@ from paceline.checkpoint.cycle import Cycle
 from paceline.checkpoint.reading import quiet
 from paceline.checkpoint.together import gather, together, unwrap
 from paceline.checkpoint.writer import HashedWriter
-from paceline.types import CheckpointError, Context, TrainState
+from paceline.types import STOPS, CheckpointError, Context, TrainState
 
 STAGED = {
     "thread": StagingOptions(
@@ -174,8 +174,7 @@ def _result(written: Future[Any]) -> None:
 @contextmanager
 def _deaf() -> Iterator[None]:
     """What is started inside ignores the signals that stop a job: it must write to the end."""
-    stops = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """Start the ranks of a job: torch elastic, fresh processes from a forkserver that holds torch.
 
-The controller owns the signals: it passes Ctrl-C, SIGTERM and SIGUSR1 on to the ranks, which take
-them as the stop flag, and ends them itself when they don't come to an end.
+The controller owns the signals: it passes STOPS on to the ranks, which take them as the stop
+flag, and ends them itself when they don't come to an end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ import psutil
 
 from paceline.controller.elastic import environment, fixed, rank_setup
 from paceline.controller.meet import Follower, Lead
+from paceline.controller.session import SESSION, Interrupted
 from paceline.record.failure import in_order, read_failures
+from paceline.types import STOPS
 
 Meeting = Lead | Follower
 
@@ -49,7 +51,6 @@ CHATTY = (
     "torch.distributed.elastic.agent.server.api",  # has a level of its own
     "torch.multiprocessing.spawn",
 )
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 LOOK_EVERY_S = 0.5
 
 
@@ -96,25 +97,24 @@ def ensure_forkserver() -> int:
     context.set_forkserver_preload(PRELOAD)
     server: Any = multiprocessing.forkserver._forkserver
     before = {name: os.environ.get(name) for name in FORKSERVER_ENV}
-    # it ignores SIGINT and SIGTERM by itself, and of what ends it says a lot in the middle of ours
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-    resource_tracker.ensure_running()  # started below, it would let through what is held back
+    # it ignores SIGINT and SIGTERM by itself, and of what ends it says a lot in the middle of ours;
+    # started below, it would let through what is held back
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGUSR2])
+    resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_SETMASK, heard)
-    # ignored by the forkserver, which a signal to the whole process group would end, ranks and all;
-    # held back here meanwhile, for one that comes while they are ignored would be lost
-    let_through = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-    handlers = {s: signal.signal(s, signal.SIG_IGN) for s in FORWARDED}
+    # the forkserver is started with them held back and stays so, for a signal to the whole process
+    # group would end it, ranks and all. Not ignored here meanwhile: the kernel hands a signal that
+    # this thread holds back to any other thread, a library's, and one that is ignored is lost there
+    let_through = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     os.environ.update(FORKSERVER_ENV)
     try:
         server.ensure_running()
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, let_through)
         for name, value in before.items():
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, let_through)  # what came meanwhile raises here
     return int(server._forkserver_pid)
 
 
@@ -221,10 +221,12 @@ def _guarding(
         send()
 
     here = threading.current_thread() is threading.main_thread()
-    before = {s: signal.signal(s, forward) for s in FORWARDED} if here else {}
+    before = {s: signal.signal(s, forward) for s in STOPS} if here else {}
     quits = signal.getsignal(signal.SIGQUIT)
     threading.Thread(target=watch, daemon=True).start()
     try:
+        if SESSION.heard:  # while things were imported, say, by something that swallowed it
+            raise Interrupted("interrupted")
         yield
     finally:
         over.set()

@@ -26,6 +26,7 @@ def stoppable() -> Iterator[None]:
     """Ctrl-C and SIGTERM end what is inside by Interrupted, so that it leaves no process."""
 
     def stop(number: int, frame: object) -> None:
+        SESSION.heard = number
         raise Interrupted("interrupted")
 
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -41,7 +42,8 @@ def stoppable() -> Iterator[None]:
 class Session:
     """`sweep_dir`: set when a multirun starts. `command`: what was typed. `store`: the outer
     launcher's, when this process is one of its ranks. `held`: locks kept until the end. `token`:
-    names this start of paceline. `signal`: what the last job was told to stop by, 0: nothing."""
+    names this start of paceline. `signal`: what the last job was told to stop by, 0: nothing.
+    `heard`: the same outside of a job, kept because a library may swallow what it raises."""
 
     command: str = ""
     sweep_dir: Path | None = None
@@ -50,6 +52,7 @@ class Session:
     gate_failed: bool = False
     strict: bool = False
     signal: int = 0
+    heard: int = 0
     store: Any = None
     held: ExitStack = field(default_factory=ExitStack)
     held_sweep: Path | None = None

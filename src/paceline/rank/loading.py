@@ -16,8 +16,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from paceline.rank.train import Parts
-from paceline.rank.world import STOPS, max_over_ranks
-from paceline.types import Batch
+from paceline.rank.world import max_over_ranks
+from paceline.types import STOPS, Batch
 
 FEWEST_STEPS = 4
 """Of the loader alone."""

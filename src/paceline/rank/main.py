@@ -31,14 +31,13 @@ from paceline.rank.ledger import STEADY
 from paceline.rank.loading import starting_workers
 from paceline.rank.train import Parts, beyond_training, evaluate, train
 from paceline.rank.world import (
-    STOPS,
     StopFlag,
     gather,
     max_over_ranks,
     open_world,
     short_timeouts,
 )
-from paceline.types import Batch, Measure, World
+from paceline.types import STOPS, Batch, Measure, World
 
 COMPLETED, PREEMPTED, INTERRUPTED = "completed", "preempted", "interrupted"
 
@@ -55,7 +54,7 @@ def run(job_path: str, launched_at: float, store: Any = None) -> str:
     rank = int(os.environ.get("RANK", "0"))
     if multiprocessing.parent_process() is not None:  # not under an outer launcher
         process.die_with_parent()
-        for number in STOPS:  # the forkserver ignores them; until the group is up they just end us
+        for number in STOPS:  # until the group is up they just end us
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # it was started with them held back
     if sys.platform == "linux":  # else a rank's loader starts a forkserver of its own, which

@@ -14,14 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from paceline.types import World
+from paceline.types import STOPS, World
 
 _KEPT_ALIVE: list[Any] = []
 """The process groups of this process, until it ends. When the last reference to a gloo group falls
 with a DDP module, its destructor joins its threads while it holds the GIL, which one of them may be
 waiting for: a deadlock (torch 2.13, one in some hundred jobs)."""
 
-STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 NOT_A_NUMBER = 1000
 """What stops all ranks in a signal's place, when one has seen a loss that is none."""
@@ -105,7 +104,7 @@ def _reduce(values: torch.Tensor, world: World, op: Any) -> torch.Tensor:
 
 
 class StopFlag:
-    """SIGTERM, SIGINT or SIGUSR1 on any rank stops all of them after the same step."""
+    """One of STOPS on any rank stops all of them after the same step."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -8,7 +8,7 @@ from paceline.types.errors import (
     Nonfinite,
     NotTraining,
 )
-from paceline.types.facts import CompileReport, Context, TrainState, World
+from paceline.types.facts import STOPS, CompileReport, Context, TrainState, World
 from paceline.types.protocols import (
     ActivationCheckpointing,
     Batch,
@@ -25,6 +25,7 @@ from paceline.types.protocols import (
 from paceline.types.settings import Launch, Measure, Run, Scaling, Sweep, at_least
 
 __all__ = [
+    "STOPS",
     "ActivationCheckpointing",
     "Batch",
     "Checkpoint",

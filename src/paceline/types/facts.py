@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from paceline.types.protocols import CommHook, Data, Precision
+
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""What stops a job at the end of a step, from a user or a scheduler. USR1 and USR2 are what people
+give to sbatch --signal, which reaches every process of a job."""
 
 
 @dataclass(frozen=True)
