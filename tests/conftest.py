@@ -61,7 +61,7 @@ class Command:
     """`command("compile=off", ...)` runs paceline and waits; `start` gives the process instead."""
 
     def __init__(self, cwd: Path) -> None:
-        self.cwd = cwd
+        self.cwd, self.most = cwd, MOST_PROCESSES
         self.mark = uuid.uuid4().hex
         self.started: list[subprocess.Popen[str]] = []
 
@@ -98,7 +98,7 @@ class Command:
                 return Done(process.returncode, out, err, self.cwd)
             except subprocess.TimeoutExpired:
                 number = len(self.alive())
-                if number > MOST_PROCESSES or time.monotonic() > deadline:
+                if number > self.most or time.monotonic() > deadline:
                     self.kill_all()
                     out, err = process.communicate()
                     said = f"{out[-3000:]}\n{err[-3000:]}"

@@ -38,7 +38,15 @@ def name(path: Path) -> str:
     return f"{path.parent.name}={path.stem}"
 
 
-@pytest.mark.parametrize("path", OPTIONS, ids=name)
+def is_variant(path: Path) -> bool:
+    """Is it another option with a few values changed?"""
+    return "defaults" in yaml.safe_load(path.read_text())
+
+
+WHOLE = [p for p in OPTIONS if not is_variant(p)]
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=name)
 def test_keys_are_the_fields(path: Path) -> None:
     node = yaml.safe_load(path.read_text())
     target = config.locate(node.pop("_target_"))
@@ -48,7 +56,16 @@ def test_keys_are_the_fields(path: Path) -> None:
         assert set(node) <= set(inspect.signature(target).parameters)
 
 
-@pytest.mark.parametrize("path", OPTIONS, ids=name)
+@pytest.mark.parametrize("path", set(OPTIONS) - set(WHOLE), ids=name)
+def test_a_variant_changes_what_its_origin_has(path: Path) -> None:
+    node = yaml.safe_load(path.read_text())
+    origin, itself = node.pop("defaults")
+    assert itself == "_self_"
+    before = yaml.safe_load(path.with_name(f"{origin}.yaml").read_text())
+    assert all(before[key] != value for key, value in node.items())
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=name)
 def test_every_default_stands_once(path: Path) -> None:
     target = config.locate(yaml.safe_load(path.read_text())["_target_"])
     if dataclasses.is_dataclass(target):

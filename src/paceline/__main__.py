@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-SUBCOMMANDS = ("compare", "report", "status", "checkpoint", "diagnose", "doctor")
+SUBCOMMANDS = ("run", "compare", "report", "status", "checkpoint", "diagnose", "doctor")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -27,14 +27,23 @@ def main(argv: list[str] | None = None) -> int:
         from paceline.controller.doctor import run as doctor
 
         return doctor(argv[1:])
-    if argv and argv[0] in SUBCOMMANDS:
+    if argv and argv[0] == "status":
+        from paceline.controller.slurm.follow import Queue
+        from paceline.report.commands import status
+
+        return status(argv[1:], Queue())
+    if argv and argv[0] in SUBCOMMANDS and argv[0] != "run":
         from paceline.report import commands
 
         return commands.run(argv[0], argv[1:])
-    from paceline.controller.adopt import adopted, dismiss, follow, leave, open_store
-
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a console script doesn't: a user's own class must be found
+    if argv and argv[0] == "run":
+        from paceline.controller.planned import run
+
+        return run(argv[1:])
+    from paceline.controller.adopt import adopted, dismiss, follow, leave, open_store
+
     if not adopted():
         return _hydra(argv)
     if os.environ["RANK"] != "0":
@@ -142,7 +151,9 @@ def _entry() -> Callable[[], None]:
 
         from paceline.controller.job import run_job
         from paceline.controller.plan import make_job
+        from paceline.controller.rules import elsewhere
         from paceline.controller.session import SESSION
+        from paceline.controller.slurm.way import run_single
         from paceline.report.terminal import screen
         from paceline.types import ConfigError
 
@@ -154,6 +165,8 @@ def _entry() -> Callable[[], None]:
                 root.hydra = hydra_config  # Hydra gives a job's config without it
             job = make_job(root, Path(hydra_config.runtime.output_dir), sweep="stock")
         try:
+            if elsewhere(job.config):
+                return run_single(job, config.detach, screen())
             return run_job(job, screen())
         except ConfigError as error:
             if SESSION.job is None:

@@ -109,3 +109,10 @@ def test_many_values_and_many_jobs_stay_one_line() -> None:
 def test_blocking_comes_first() -> None:
     found = differences([made("a"), made("b", python="3.13", torch="2.10")])
     assert [sentence.split()[0] for sentence in found] == ["torch", "python"]
+
+
+def test_two_checkouts_that_are_dirty_in_different_ways() -> None:
+    first, second = ({"started": {"commit": "c0ffee", "dirty": f"{n}ab"}} for n in (1, 2))
+    records = [made("a", dirty=True, source=first), made("b", dirty=True, source=second)]
+    assert differences(records) == ["dirty differs: 1ab (a) and 2ab (b)"]
+    assert differences([records[0], made("c", dirty=True, source=first)]) == []

@@ -88,6 +88,7 @@ def test_repeats_are_pooled() -> None:
         "compile_s": None,
         "peak_memory_gib": 3.0,
         "final_loss": 4.0,
+        "source_changed": [],
         "note": None,
         "unit": "tokens",
         "repeats": 3,
@@ -331,3 +332,21 @@ def test_an_empty_table_can_be_written(tmp_path: Path) -> None:
 )
 def test_figures(value: float | None, form: str, text: str) -> None:
     assert columns.figure(value, form) == text
+
+
+def test_code_that_changed_in_the_queue_is_flagged(tmp_path: Path) -> None:
+    said = "code changed since it was submitted: commit a1b2c3d -> d4e5f6a"
+    records = [made("off", repeat=i) for i in range(2)]
+    records += [made("inductor", repeat=i) for i in range(2)]
+    for record in records[2:]:
+        record["environment"]["source"] = {"submitted": {}, "started": {"dirty": None}} | {
+            "changed": [said]
+        }
+    made_table = table.make(records)
+    base, row = made_table["rows"]
+    assert (base["source_changed"], row["source_changed"]) == ([], [said])
+    assert base["note"] is None and row["note"] == said
+    table.write(made_table, tmp_path)
+    assert said in (tmp_path / "table.md").read_text()
+    lines = csv.DictReader((tmp_path / "table.csv").read_text().splitlines())
+    assert [line["source_changed"] for line in lines] == ["", said]

@@ -22,6 +22,8 @@ CONFIG: dict[str, Any] = {
         "gloo_interface": None,
         "nccl_interface": None,
         "nccl": {},
+        "scheduler": "none",
+        "slurm": {"gpus_per_node": None},
     },
     "measure": {"warmup_steps": 10},
     "data": {"global_batch_size": 16, "sequence_length": 64},
@@ -322,23 +324,35 @@ class TestWorldSize:
         self, monkeypatch: pytest.MonkeyPatch, strategy: str, nproc: Any, found: int, size: int
     ) -> None:
         devices(monkeypatch, found)
-        config = {"launch": {"nproc": nproc, "nnodes": 1}, "run": {"device": "auto"}}
+        config = {
+            "launch": {"nproc": nproc, "nnodes": 1, "scheduler": "none"},
+            "run": {"device": "auto"},
+        }
         assert world_size(config, {"strategy": strategy}) == size
 
     def test_a_cpu_has_two(self, monkeypatch: pytest.MonkeyPatch) -> None:
         devices(monkeypatch, 8)
-        config = {"launch": {"nproc": "auto", "nnodes": 1}, "run": {"device": "cpu"}}
+        config = {
+            "launch": {"nproc": "auto", "nnodes": 1, "scheduler": "none"},
+            "run": {"device": "cpu"},
+        }
         assert world_size(config, {"strategy": "ddp"}) == 2
 
     @pytest.mark.parametrize(("nproc", "size"), [("auto", 6), (4, 12)])
     def test_several_nodes(self, nproc: Any, size: int) -> None:
-        config = {"launch": {"nproc": nproc, "nnodes": 3}, "run": {"device": "cpu"}}
+        config = {
+            "launch": {"nproc": nproc, "nnodes": 3, "scheduler": "none"},
+            "run": {"device": "cpu"},
+        }
         assert world_size(config, {"strategy": "ddp"}) == size
         assert local_world_size(config, size) == size // 3
 
     def test_a_launcher_has_the_say(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WORLD_SIZE", "6")
-        config = {"launch": {"nproc": "auto", "nnodes": 1}, "run": {"device": "auto"}}
+        config = {
+            "launch": {"nproc": "auto", "nnodes": 1, "scheduler": "none"},
+            "run": {"device": "auto"},
+        }
         assert world_size(config, {"strategy": "ddp"}) == 6
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
 
-from paceline.controller.rules import node_rank
-from paceline.controller.rules.nodes import RULES
+from paceline.controller.rules import node_counts, node_rank
+from paceline.controller.rules.nodes import RULES, expected_nodes
+from paceline.types import settings
+from tests.controller.test_rules import broken
 
 LAUNCH: dict[str, Any] = {
     "nproc": 4,
@@ -22,6 +24,7 @@ LAUNCH: dict[str, Any] = {
     "nccl": {},
 }
 TWO = {"nnodes": 2, "rdzv_endpoint": "node0:29500"}
+ELASTIC = TWO | {"nnodes": "2:4"}
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +38,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def said(env: dict[str, Any] | None = None, **launch: Any) -> str | None:
     """The one rule that this config breaks in this environment; None: none."""
     config = {"launch": LAUNCH | launch}
-    world = config["launch"]["nproc"] * config["launch"]["nnodes"]
+    world = config["launch"]["nproc"] * node_counts(config)[1]
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (env or {}).items():
             patch.setenv(name, str(value))
@@ -121,15 +124,97 @@ class TestSlurm:
         assert said({"SLURM_NTASKS": 2, "SLURM_NNODES": 2, "WORLD_SIZE": 8}) is None
 
 
+class TestAsManyAsThereAre:
+    """launch.nnodes=LO:HI."""
+
+    @pytest.mark.parametrize(
+        ("nnodes", "counts"), [(3, (3, 3)), ("1:2", (1, 2)), ("2:2", (2, 2)), ("9:10", (9, 10))]
+    )
+    def test_what_is_typed(self, nnodes: int | str, counts: tuple[int, int]) -> None:
+        assert node_counts({"launch": LAUNCH | {"nnodes": nnodes}}) == counts
+
+    @pytest.mark.parametrize("nnodes", ["2:1", "0:2", "1:", ":2", "2", "1:2:3", "1-2", "01:2", ""])
+    def test_what_is_none(self, nnodes: str) -> None:
+        with pytest.raises(ValueError, match=f"^nnodes={nnodes}: give the number of nodes, or "):
+            settings.node_counts(nnodes)
+
+    def test_any_of_the_most_may_be_this_one(self) -> None:
+        assert said(**ELASTIC, node_rank=3) is None
+        found = said(**ELASTIC, node_rank=4) or ""
+        assert found.startswith("launch.nnodes=2:4: launch.node_rank=4 is none of 0 to 3; ")
+        found = said(nnodes="1:1", node_rank=1) or ""
+        assert found.startswith("launch.node_rank=1: with launch.nnodes=1:1 this node would train")
+
+    @pytest.mark.parametrize("given", [2, 3, 4])
+    def test_those_that_slurm_gave_are_waited_for(self, given: int) -> None:
+        env = {"SLURM_NNODES": given, "SLURM_NTASKS": given, "SLURM_NODEID": 0}
+        assert said(env, **ELASTIC) is None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SLURM_NNODES", str(given))
+            assert expected_nodes({"launch": LAUNCH | ELASTIC}) == given
+            assert expected_nodes({"launch": LAUNCH | TWO}) == 2
+        assert expected_nodes({"launch": LAUNCH | ELASTIC}) == 4
+
+    @pytest.mark.parametrize(("given", "ask"), [(1, 2), (5, 4)])
+    def test_slurm_gave_too_few_or_too_many(self, given: int, ask: int) -> None:
+        found = said({"SLURM_NNODES": given}, **ELASTIC, node_rank=0) or ""
+        assert found.startswith(f"launch.nnodes=2:4: SLURM gave SLURM_NNODES={given}; ")
+        assert found.endswith(f"or ask for {ask} (srun --nodes={ask} --ntasks={ask})")
+
+    def test_a_task_a_node(self) -> None:
+        found = said({"SLURM_NNODES": 2, "SLURM_NTASKS": 4}, **ELASTIC, node_rank=0) or ""
+        assert "SLURM starts SLURM_NTASKS=4 times" in found and "--ntasks-per-node=1" in found
+
+
+class TestTheSameTraining:
+    """launch.nnodes=LO:HI, for each number of nodes."""
+
+    PLACE: ClassVar[dict[str, Any]] = {
+        "launch.nproc": 2,
+        "launch.nnodes": "1:3",
+        "launch.rdzv_endpoint": "node0:29500",
+        "launch.node_rank": 0,
+        "data.global_batch_size": 24,
+    }
+
+    def test_the_batch_is_shared_equally(self) -> None:
+        assert broken(self.PLACE) == []
+        assert broken(self.PLACE | {"data.global_batch_size": 16}) == [
+            "data.global_batch_size=16: 6 ranks x run.accumulation_steps=1 can't share it equally; "
+            "use a multiple of 12, as data.global_batch_size=12"
+        ]
+        (found,) = broken(self.PLACE | {"data.global_batch_size": 30})
+        assert found.startswith("data.global_batch_size=30: 4 ranks x ")
+        assert broken(self.PLACE | {"data.global_batch_size": 30, "launch.nnodes": 3}) == []
+
+    def test_the_batch_must_not_follow_the_nodes(self) -> None:
+        (found,) = broken(self.PLACE | {"scaling.mode": "weak"})
+        assert found.startswith("launch.nnodes=1:3: under scaling.mode=weak the batch follows ")
+        for nnodes in ("3:3", 3):
+            assert broken(self.PLACE | {"scaling.mode": "weak", "launch.nnodes": nnodes}) == []
+
+    def test_one_process_needs_one_node(self) -> None:
+        (found,) = broken(self.PLACE | {"launch.nproc": 1}, strategy="single")
+        assert "launch.nnodes=1:3 asks for 3; use strategy=ddp, or launch.nnodes=1" in found
+
+    def test_a_launcher_around_says_how_many_there_are(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "6")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        (found,) = broken(self.PLACE)
+        assert found.startswith("launch.nnodes=1:3: the launcher around paceline, which started ")
+        assert broken(self.PLACE | {"launch.nnodes": "3:3"}) == []
+
+
 class TestInterfaces:
-    THERE = sorted(psutil.net_if_addrs())
+    THERE: ClassVar[list[str]] = [n for n in psutil.net_if_addrs() if n.startswith("lo")]
 
     @pytest.mark.parametrize("key", ["gloo_interface", "nccl_interface"])
     def test_one_that_is_not_there(self, key: str) -> None:
-        assert said(**{key: "nosuch0"}) == (
-            f"launch.{key}=nosuch0: this host has no interface nosuch0; it has "
-            f"{', '.join(self.THERE)}"
-        )
+        what, _, there = (said(**{key: "nosuch0"}) or "").partition("; it has ")
+        assert what == f"launch.{key}=nosuch0: this host has no interface nosuch0"
+        assert self.THERE[0] in there.split(", ")  # others may come and go meanwhile
 
     def test_those_that_are_there(self) -> None:
         first = self.THERE[0]

@@ -25,9 +25,28 @@ def test_groups_of_hsdp_are_equal(ranks: int) -> None:
         assert said == []
 
 
-def test_auto_groups_are_judged_in_the_ranks() -> None:
+def test_auto_groups_are_those_of_a_node_or_half_of_one() -> None:
     changes = {"launch.nproc": 4, "strategy": {"shard_ranks": "auto"}}
     assert broken(changes, strategy="hsdp") == []
+    changes |= {"launch.nproc": 5, "data.global_batch_size": 20}
+    (said,) = broken(changes, strategy="hsdp")
+    assert said.startswith("strategy.shard_ranks=auto: 5 ranks can't be shared into equal groups; ")
+    places = {"launch.rdzv_endpoint": "node0:1", "launch.node_rank": 0}
+    assert broken(changes | places | {"launch.nnodes": 2}, strategy="hsdp") == []
+    assert broken(changes | places | {"launch.nnodes": "1:2"}, strategy="hsdp") == [said]
+
+
+def test_groups_fit_however_many_nodes_there_are() -> None:
+    changes = {"launch.nproc": 2, "launch.rdzv_endpoint": "node0:1", "launch.node_rank": 0}
+    changes |= {"strategy": {"shard_ranks": 4}, "data.global_batch_size": 24}
+    assert broken(changes | {"launch.nnodes": 2}, strategy="hsdp") == []
+    assert broken(changes | {"launch.nnodes": "2:3"}, strategy="hsdp") == [
+        "strategy.shard_ranks=4: 6 ranks can't be shared into equal groups; give a divisor of 2"
+    ]
+    changes |= {"launch.nproc": 1, "strategy": {"shard_ranks": 1}, "launch.nnodes": "1:2"}
+    assert broken(changes, strategy="hsdp") == [
+        "strategy=hsdp: it needs at least 2 ranks; raise launch.nproc, or use strategy=single"
+    ]
 
 
 def test_nothing_is_offloaded_from_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,21 @@ def test_a_node_that_is_lost() -> None:
     assert said["message"].startswith("rank 2: node 1 was silent for 5 s; see node1/log/rank2.log")
 
 
+@pytest.mark.parametrize("code", [-6, -11])
+def test_a_node_that_is_lost_breaks_connections(code: int) -> None:
+    said = found([account(0, True)], {0: 1, 1: code}, lost={1: "ended without a word"})
+    assert (said["kind"], said["rank"]) == ("worker_died", 2)
+    said = found([account(0, True)], {0: 1, 1: -9}, lost={1: "ended without a word"})
+    assert (said["kind"], said["rank"]) == ("worker_died", 1)
+
+
+def test_a_node_is_named_by_its_own_number() -> None:
+    accounts = [account(0, True), account(1, True)]
+    said = found(accounts, {0: 1}, lost={3: "was silent for 5 s"}, nodes=[0, 3])
+    assert said["rank"] == 2
+    assert said["message"].startswith("rank 2: node 3 was silent for 5 s; see node3/log/rank2.log")
+
+
 def test_a_node_that_is_lost_because_of_an_error_elsewhere() -> None:
     said = found([account(0, False)], {0: 1}, lost={1: "was silent for 5 s"})
     assert (said["kind"], said["rank"]) == ("error", 0)

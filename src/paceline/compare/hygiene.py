@@ -58,6 +58,9 @@ def _facts(record: Record) -> dict[str, Any]:
     """Name -> value of what is known; an environment variable that isn't set is known to be so."""
     environment = record["environment"]
     facts = {key: environment[key] for key in (*BLOCKING, *NOTED) if key in environment}
+    source = environment.get("source")
+    if source and source["started"]["dirty"]:  # two checkouts may be dirty in different ways
+        facts["dirty"] = source["started"]["dirty"]
     for key in ("threads_per_rank", "host_memory"):
         value = record["effective"].get(key, record["requested"].get(key))
         if value is not None:

@@ -118,6 +118,7 @@ def _row(
         "threads_per_rank": effective.get("threads_per_rank"),
         **scaling.sizes(shown),
         **compiling,
+        "source_changed": _source_changed(cell),
         "note": _note(cell, valid, judged),
         "withheld": withheld,
     }
@@ -182,7 +183,14 @@ def _note(cell: Cell, valid: list[Record], judged: Verdict) -> str | None:
         notes.append(f"{len(valid)} of {len(cell.records)} repeats count; {why}")
     elif not valid and len(cell.records) > 1:
         notes.append(f"0 of {len(cell.records)} repeats count")
+    notes += _source_changed(cell)
     return "; ".join(notes) or None
+
+
+def _source_changed(cell: Cell) -> list[str]:
+    """How the code that ran differs from what was submitted, of any of its jobs; each once."""
+    sources = [r["environment"].get("source") or {"changed": []} for r in cell.records]
+    return list(dict.fromkeys(sentence for s in sources for sentence in s["changed"]))
 
 
 def _mean(records: list[Record], of: Callable[[Record], Any]) -> float | None:
@@ -224,6 +232,8 @@ def _csv(table: dict[str, Any]) -> str:
                 line |= {f"{key}_low": low, f"{key}_high": high}
             elif key == "numerics":
                 line |= {"numerics": value["verdict"], "numerics_gate": value["gate"]}
+            elif key == "source_changed":
+                line[key] = "; ".join(value)
             elif key != "overrides":
                 line[key] = value
         lines.append(line)

@@ -27,7 +27,7 @@ GROUPS = (
 PLAIN = {"run": Run, "scaling": Scaling, "sweep": Sweep}
 """Top-level nodes that are settings without a `_target_`."""
 
-SCALARS = {"repeat": int, "tag": str | None, "strict": bool, "plan": bool}
+SCALARS = {"repeat": int, "tag": str | None, "strict": bool, "plan": bool, "detach": bool}
 
 GIVEN = {"optimizer": ("params",), "scheduler": ("optimizer",)}
 """Arguments that paceline itself passes to a target that is no dataclass."""

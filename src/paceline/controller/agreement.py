@@ -52,8 +52,8 @@ def differences(mine: dict[str, Any], other: dict[str, Any]) -> list[str]:
     ]
 
 
-def missing(node: int, nnodes: int, endpoint: str, waited_s: float) -> str:
-    """Node 0 has waited for another one."""
+def missing(node: int, nnodes: object, endpoint: str, waited_s: float) -> str:
+    """Node 0 has waited for another one. `nnodes`: as it was typed."""
     return (
         f"launch.nnodes={nnodes}: node {node} did not come to {endpoint} within "
         f"launch.meet_timeout_s={waited_s:g}; type the same command there with "
@@ -65,8 +65,16 @@ def nobody(endpoint: str, waited_s: float, error: OSError) -> str:
     """Another node has looked for node 0."""
     return (
         f"launch.rdzv_endpoint={endpoint}: node 0 did not come there within "
-        f"launch.meet_timeout_s={waited_s:g} ({error.strerror or error}); type the same command "
-        "there with launch.node_rank=0, and check address and port"
+        f"launch.meet_timeout_s={waited_s:g} ({error.strerror or error}), or began without this "
+        "node; type the same command there with launch.node_rank=0, and check address and port"
+    )
+
+
+def too_late(endpoint: str) -> str:
+    """Another node has come after the job began."""
+    return (
+        f"launch.rdzv_endpoint={endpoint}: the job has begun without this node; nodes that come "
+        "later are taken in when it is started again"
     )
 
 

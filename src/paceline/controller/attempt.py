@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
 from paceline.controller.adopt import run_adopted
 from paceline.controller.agreement import introduction
 from paceline.controller.directory import NODE_FROZEN, keep_log, set_aside
-from paceline.controller.identity import work
+from paceline.controller.frozen import freeze
 from paceline.controller.launch import Ended, processes, run_ranks
 from paceline.controller.meet import Follower, Lead
 from paceline.controller.nvml import Devices, NoDevices
@@ -32,28 +30,6 @@ def node_directory(directory: Path, node_rank: int) -> Path:
     return directory / f"node{node_rank}" if node_rank else directory
 
 
-def freeze(job: Job, path: Path) -> Path:
-    """Write all that a rank ever reads. Checkpoints lie in `directory`, on every node."""
-    frozen = {
-        "name": job.name,
-        "directory": str(job.directory),
-        "identity": {
-            "config_hash": job.config_hash,
-            "work_hash": job.work_hash,
-            "work": work(job.config),
-        },
-        "overrides": job.overrides,
-        "nudge": job.nudge,
-        "digests": job.digests,
-        "requested": job.requested,
-        "config": job.config,
-    }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(yaml.safe_dump(frozen, sort_keys=False))
-    os.replace(temporary, path)
-    return path
-
-
 def run_attempt(
     job: Job, frozen: Path, meeting: Lead | Follower, attempt: int, began: float, console: Console
 ) -> Ended:
@@ -65,25 +41,24 @@ def run_attempt(
             ended = run_adopted(frozen, began, SESSION.store)
     else:
         nproc = local_world_size(job.config, job.requested["world_size"])
-        ranks = range(meeting.node_rank * nproc, (meeting.node_rank + 1) * nproc)
+        ranks = range(meeting.group_rank * nproc, (meeting.group_rank + 1) * nproc)
         on_gpu = job.requested["device"] == "cuda"
         devices = Devices(nproc) if on_gpu else NoDevices()
         warmup_steps = job.config["measure"]["warmup_steps"]
         use = Use(processes, devices, cores(), warmup_steps, frozen.parent)
         with Watch(frozen.parent, ranks, console, use) as watch:
             ended = run_ranks(frozen, job.config["launch"], nproc, meeting, attempt, began)
-        SESSION.signal = ended.signal
+        SESSION.signal, ended.nodes = ended.signal, meeting.nodes
     ended.use = watch.use.section()
     return ended
 
 
-def say_restart(restarts: list[dict[str, Any]], job: Job, console: Console) -> None:
+def say_restart(what: str, why: dict[str, Any], job: Job, console: Console) -> None:
     """Loudly, for without a checkpoint all work is lost."""
-    most, why = job.config["launch"]["max_restarts"], restarts[-1]
     lost = "checkpoint=off, so that training starts again at step 0; checkpoint=sync would resume"
     more = f"; {lost}" if job.choices.get("checkpoint") == "off" else ""
     first = str(why["message"]).splitlines()[0]
-    text = f"WARNING restart {len(restarts)} of {most} after {why['kind']}: {first}{more}"
+    text = f"WARNING {what}: {first}{more}"
     console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 

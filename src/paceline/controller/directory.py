@@ -17,7 +17,7 @@ from paceline.types import ConfigError
 FROZEN, NODE_FROZEN = "job.yaml", "node.yaml"
 """All that a rank ever reads: on node 0, and on any other, whose directory is no job of its own."""
 
-KEPT = ("checkpoint", ".hydra", FROZEN, NODE_FROZEN, ".lock", "attempts")
+KEPT = ("checkpoint", ".hydra", FROZEN, NODE_FROZEN, ".lock", "attempts", "slurm")
 """What a second attempt goes on with; all else belongs to the attempt that wrote it."""
 
 NODE = re.compile(r"node\d+")

@@ -24,8 +24,8 @@ from paceline.checkpoint import shelf
 from paceline.controller.adopt import adopted
 from paceline.controller.certificate import FAILED, show, verdict_of
 from paceline.controller.directory import FROZEN
-from paceline.controller.drilled import read_job
 from paceline.controller.drilling import Drill
+from paceline.controller.frozen import read_job
 from paceline.controller.job import now
 from paceline.controller.launch import stop_forkserver
 from paceline.controller.plan import Job

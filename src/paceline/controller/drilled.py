@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from paceline.controller.attempt import freeze
 from paceline.controller.directory import FROZEN
+from paceline.controller.frozen import freeze
 from paceline.controller.job import complete, now
 from paceline.controller.launch import run_ranks
 from paceline.controller.meet import Lead
@@ -20,7 +18,6 @@ from paceline.controller.rules import broken_rules
 from paceline.controller.session import Interrupted
 from paceline.record.environment import cores
 from paceline.record.schema import read_json
-from paceline.types import ConfigError
 
 DDP = {
     "_target_": "paceline.strategy.ddp.Ddp",
@@ -61,40 +58,6 @@ class Ran:
         return self.job.directory / "checkpoint"
 
 
-def read_job(directory: Path) -> Job:
-    """The job of a directory as it was frozen. Raises ConfigError when there is none."""
-    path = directory / FROZEN
-    try:
-        frozen = yaml.safe_load(path.read_text())
-        identity, requested = frozen["identity"], frozen["requested"]
-        config = frozen["config"]
-        options = ("strategy", "compile", "precision", "activation_checkpointing")
-        choices = {name: requested[name] for name in options}
-        return Job(
-            config=config,
-            overrides=frozen["overrides"],
-            choices=choices | {"checkpoint": requested["checkpoint"]["option"]},
-            cell=frozen["name"],
-            directory=directory,
-            requested=requested,
-            config_hash=identity["config_hash"],
-            work_hash=identity["work_hash"],
-            repeat=config["repeat"],
-            nudge=frozen["nudge"],
-        )
-    except FileNotFoundError as error:
-        raise ConfigError(
-            [f"{path} is missing: a drill starts the job that it describes; give a job's directory"]
-        ) from error
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise ConfigError(
-            [
-                f"{path} can't be used ({type(error).__name__}: {error}); start the job again with "
-                "this paceline, which writes it anew"
-            ]
-        ) from error
-
-
 def derived(job: Job, directory: Path, ranks: int, resume: Path, steps: int, every: int) -> Job:
     """The job as a drill runs it: from `resume` up to step `steps`, saved at `every`, on this node,
     nothing measured, evaluated or explained."""
@@ -126,6 +89,7 @@ def derived(job: Job, directory: Path, ranks: int, resume: Path, steps: int, eve
         choices=job.choices | {"strategy": option},
         directory=directory,
         requested=job.requested | asked,
+        command="",
         digests=True,
     )
 
@@ -150,7 +114,7 @@ def run_derived(job: Job, first: int) -> Ran:
     job.directory.mkdir(parents=True)
     (job.directory / "log").mkdir()
     frozen = freeze(job, job.directory / FROZEN)
-    section = job.section(command="") | {"started_at": now()}
+    section = job.section() | {"started_at": now()}
     meeting, began = Lead(job, 1), time.perf_counter()
     ended = run_ranks(frozen, job.config["launch"], job.requested["world_size"], meeting, 0, began)
     meeting.part()

@@ -10,8 +10,9 @@ from paceline.controller.meet import Follower, Lead
 
 
 def fixed(meeting: Lead | Follower, run_id: str) -> Any:
-    """Elastic's rendezvous for nodes that have met already: node n is group rank n, whoever came
-    first. Elastic's own c10d rendezvous numbers nodes by their addresses, which it connects to."""
+    """Elastic's rendezvous for nodes that have met already: their group ranks follow their own
+    numbers, whoever came first. Elastic's own c10d rendezvous numbers nodes by their addresses,
+    which it connects to."""
     from torch._C._distributed_c10d import HashStore
     from torch.distributed.elastic.rendezvous.api import (
         RendezvousHandler,
@@ -29,7 +30,7 @@ def fixed(meeting: Lead | Follower, run_id: str) -> Any:
 
         def next_rendezvous(self) -> RendezvousInfo:
             where = RendezvousStoreInfo(meeting.host, meeting.port)
-            return RendezvousInfo(HashStore(), meeting.node_rank, meeting.nnodes, where)
+            return RendezvousInfo(HashStore(), meeting.group_rank, len(meeting.nodes), where)
 
         def is_closed(self) -> bool:
             return False
@@ -53,7 +54,7 @@ def environment(launch: dict[str, Any], meeting: Lead | Follower) -> dict[str, s
     """Variables of the ranks that launch keys stand for. gloo alone would take the interface of
     the host's name, which other nodes may not reach."""
     gloo = launch["gloo_interface"]
-    if gloo is None and meeting.nnodes > 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
+    if gloo is None and len(meeting.nodes) > 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
         gloo = meeting.interface()
     found = {"GLOO_SOCKET_IFNAME": gloo, "NCCL_SOCKET_IFNAME": launch["nccl_interface"]}
     found |= {f"NCCL_{name}": value for name, value in launch["nccl"].items()}

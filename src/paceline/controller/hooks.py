@@ -17,8 +17,11 @@ from omegaconf.errors import OmegaConfBaseException
 from paceline.controller.plan import make_job
 from paceline.controller.problems import typed_in
 from paceline.controller.refusal import print_problems, typed_problems
+from paceline.controller.rules import elsewhere
 from paceline.controller.session import EXIT_CONFIG, SESSION
 from paceline.controller.show import print_plan
+from paceline.controller.slurm.way import print_script
+from paceline.report.terminal import screen
 from paceline.types import ConfigError
 
 
@@ -33,6 +36,8 @@ class Hooks(Callback):
             _refuse(wrong)
         if config.plan:
             print_plan([job], [])
+            if elsewhere(job.config):
+                print_script(job, screen())
             raise SystemExit(0)
         SESSION.job = job
 

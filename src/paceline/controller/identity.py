@@ -10,14 +10,19 @@ from typing import Any
 
 from paceline.config import leaves
 
-NOT_THE_JOB = ("hydra", "repeat", "plan", "strict", "sweep")
+NOT_THE_JOB = ("hydra", "repeat", "plan", "detach", "strict", "sweep")
 """Top-level nodes outside config_hash: they change neither what runs nor how it is measured."""
 
 NOT_THE_CELL = {
     "checkpoint": ("resume",),
-    "launch": ("node_rank", "rdzv_endpoint", "meet_timeout_s", "stop_grace_s"),
+    "launch": (
+        *("node_rank", "rdzv_endpoint", "meet_timeout_s", "stop_grace_s", "scheduler"),
+        *("slurm.account", "slurm.qos", "slurm.time", "slurm.dependency", "slurm.setup"),
+        *("slurm.signal_s", "slurm.max_requeues"),
+    ),
 }
-"""Keys inside groups that are outside config_hash."""
+"""Keys inside groups that are outside config_hash. Of slurm's those that choose no hardware and no
+software."""
 
 WORK = ("model", "data", "loss", "optimizer", "scheduler")
 LEVERS = {"data": ("loader", "normalize_on"), "optimizer": ("foreach", "fused", "capturable")}
@@ -86,7 +91,12 @@ def unhashed(key: str) -> bool:
 def _without(node: Any, keys: tuple[str, ...]) -> Any:
     if not isinstance(node, Mapping):
         return node
-    return {k: v for k, v in node.items() if k not in keys}
+    inner = {key.partition(".")[0] for key in keys if "." in key}
+    return {
+        k: _without(v, tuple(x.removeprefix(f"{k}.") for x in keys)) if k in inner else v
+        for k, v in node.items()
+        if k not in keys
+    }
 
 
 def _digest(value: Any) -> str:

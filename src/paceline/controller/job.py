@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.console import Console
 from paceline import config as checker
 from paceline.controller import checkpoints, predicted
 from paceline.controller.agreement import introduction
-from paceline.controller.attempt import follow, freeze, node_directory, run_attempt, say_restart
+from paceline.controller.attempt import follow, node_directory, run_attempt, say_restart
 from paceline.controller.directory import (
     FROZEN,
     claim,
@@ -22,10 +22,11 @@ from paceline.controller.directory import (
     keep_log,
     set_aside,
 )
+from paceline.controller.frozen import freeze
 from paceline.controller.launch import Ended
 from paceline.controller.meet import Follower, Lead, open_meeting
 from paceline.controller.plan import Job
-from paceline.controller.rules import local_world_size
+from paceline.controller.rules import local_world_size, node_counts
 from paceline.controller.session import SESSION, Interrupted
 from paceline.record.failure import cause
 from paceline.record.recovery import goodput
@@ -56,13 +57,16 @@ def run_job(job: Job, console: Console) -> float | Failed:
             checkpoints.check(job)
         known = None if record is None else told(record, job)
         meeting.agree(introduction(job, meeting.node_rank), known)
+        if len(meeting.nodes) < meeting.expected:
+            came = f"nodes: {len(meeting.nodes)} of {meeting.expected} came"
+            console.print(f"{came}; going on with {len(meeting.nodes)}", highlight=False)
         if record is None:
             record = _measure(job, meeting, console)
         else:
             console.print(f"[dim]finished before: {job.name}[/dim]", highlight=False)
-    _show(record, job, console)
+    show(record, job, console)
     rate = outcome(record, job)
-    if SESSION.signal and job.sweep is not None:  # it came to its end first; the next one won't run
+    if SESSION.signal and SESSION.sweep_dir is not None:  # it ended first; the next one won't run
         SESSION.states.append("interrupted")
         raise Interrupted("interrupted")
     return rate
@@ -71,22 +75,29 @@ def run_job(job: Job, console: Console) -> float | Failed:
 def _measure(job: Job, meeting: Lead, console: Console) -> dict[str, Any]:
     set_aside(job.directory)
     frozen = freeze(job, job.directory / FROZEN)
-    section = job.section(SESSION.command) | {"started_at": now()}
+    section = job.section() | {"started_at": now()}
     status = job.directory / "status.json"
     write_json(status, {"job": section, "status": {"state": "running", "phase": "startup"}})
     start = began = time.perf_counter()
     restarts: list[dict[str, Any]] = []
+    counted = 0
     while True:
         attempt = len(restarts)
         ended = run_attempt(job, frozen, meeting, attempt, began, console)
         ended.add(*meeting.reports(attempt))
-        found = status_of(job, ended)
-        if not _again(job, ended, found, attempt):
+        if not _again(job, ended, counted):
             break
+        counted += not ended.lost
+        meeting.let_go(ended.lost, attempt)
         meeting.decide(attempt, None)
         found = status_of(job, ended, log=f"log/restart{attempt + 1}")
-        restarts.append({key: found[key] for key in ("rank", "kind", "message", "step")})
-        say_restart(restarts, job, console)
+        why = {key: found[key] for key in ("rank", "kind", "message", "step")}
+        what = f"restart {counted} of {job.config['launch']['max_restarts']} after {why['kind']}"
+        if ended.lost:
+            what = f"{_numbered(ended.lost)} lost, going on with {_numbered(meeting.nodes)}"
+            why["message"] += f"\n{what}"
+        restarts.append(why)
+        say_restart(what, why, job, console)
         keep_log(job.directory, len(restarts))
         began = time.perf_counter()
     record = complete(job, section, ended, start, time.perf_counter(), restarts, began)
@@ -99,10 +110,19 @@ def _measure(job: Job, meeting: Lead, console: Console) -> dict[str, Any]:
     return record
 
 
-def _again(job: Job, ended: Ended, found: dict[str, Any], attempt: int) -> bool:
-    """Start all ranks once more? Not after a signal, nor without a node: that can't come back."""
-    left = job.config["launch"]["max_restarts"] - attempt
-    return found["state"] == "failed" and left > 0 and not ended.lost and not ended.signal
+def _again(job: Job, ended: Ended, counted: int) -> bool:
+    """Start the ranks once more? Not after a signal. As often as launch.max_restarts says, so far
+    `counted` times; and whenever nodes are lost, which can't come back, and enough are left."""
+    if status_of(job, ended)["state"] != "failed" or ended.signal:
+        return False
+    if ended.lost:
+        return len(ended.nodes) - len(ended.lost) >= node_counts(job.config)[0]
+    return counted < int(job.config["launch"]["max_restarts"])
+
+
+def _numbered(nodes: Iterable[int]) -> str:
+    listed = list(map(str, sorted(nodes)))
+    return f"node{'s' * (len(listed) > 1)} {', '.join(listed)}"
 
 
 def complete(
@@ -120,7 +140,10 @@ def complete(
     record["job"] |= section
     record["requested"] = job.requested
     record["utilisation"] |= ended.use
-    if job.config["launch"]["nnodes"] > 1:
+    local = local_world_size(job.config, job.requested["world_size"])
+    if record["effective"]:
+        record["effective"]["nnodes"] = record["effective"]["world_size"] // local
+    if len(ended.nodes or range(job.requested["nnodes"])) > 1:
         record["utilisation"]["reasons"]["nodes"] = "node 0 alone: a controller sees its own ranks"
     record["status"] |= status_of(job, ended) | {"restarts": list(restarts)}
     wrong = record["validity"]["verdict"] in ("not_training", "diverged")
@@ -167,9 +190,11 @@ def status_of(job: Job, ended: Ended, log: str = "log") -> dict[str, Any]:
         how = "stopped at a step's end" if outcomes else "stopped before it had trained"
         how = "killed: it did not stop in time" if ended.killed else how
         return {"state": state, "message": how, "exit_code": 75 if state == "preempted" else 130}
-    world, starved = job.requested["world_size"], ended.oom_kills > 0
-    local = local_world_size(job.config, world)
-    found = cause(ended.failures, ended.exits, world, local, ended.lost, starved, log)
+    planned, starved = job.requested["world_size"], ended.oom_kills > 0
+    local = local_world_size(job.config, planned)
+    world = len(ended.nodes) * local or planned
+    nodes = ended.nodes or range(world)
+    found = cause(ended.failures, ended.exits, world, local, ended.lost, starved, log, nodes)
     return {"state": "failed", "exit_code": 1} | found
 
 
@@ -187,7 +212,7 @@ def _close_ledger(record: dict[str, Any], wall_s: float, end: float) -> None:
     phases["other"] = wall_s - named
 
 
-def _show(record: dict[str, Any], job: Job, console: Console) -> None:
+def show(record: dict[str, Any], job: Job, console: Console) -> None:
     if record["status"]["state"] in RAN:
         if job.sweep is None:
             terminal.job(record, console)

@@ -56,12 +56,14 @@ LOOK_EVERY_S = 0.5
 
 @dataclass
 class Ended:
-    """How the ranks ended, by rank. `exits`: exit codes of those that failed by themselves.
+    """How the ranks ended, by rank. `nodes`: those that they ran on, in their order; empty: as
+    planned, or unknown under an outer launcher. `exits`: of those that failed by themselves.
     `failures`: their own accounts. `oom_kills`: how many processes of this machine the kernel
     ended meanwhile, for want of memory. `lost`: node -> what became of it. `put_down`: ranks here
     were killed because another had failed. `use`: `utilisation` of the record, of this node."""
 
     returned: dict[int, str] = field(default_factory=dict)
+    nodes: list[int] = field(default_factory=list)
     exits: dict[int, int] = field(default_factory=dict)
     signal: int = 0
     killed: bool = False

@@ -1,5 +1,8 @@
 """Several nodes meet before any rank starts, and part after the last rank has ended.
 
+With launch.nnodes=LO:HI they begin with as many as have come, LO at least, and go on without those
+that are lost. A node that comes later isn't taken in before the job is started again.
+
 Node 0 listens at launch.rdzv_endpoint; every other node holds one connection to it, of lines of
 JSON. One that ends, or is silent for launch.timeout_s, is a lost node: nothing waits without
 bound. The ranks meet in a c10d store of node 0, on a port that it tells; not here, for that store
@@ -9,17 +12,17 @@ prints pages when its server goes, and doesn't say who has gone.
 from __future__ import annotations
 
 import datetime
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
-from paceline.controller.agreement import differences, missing, nobody
-from paceline.controller.line import Line, connect, interface_of, listen
+from paceline.controller.agreement import nobody
+from paceline.controller.line import Line, connect, interface_of
+from paceline.controller.membership import Membership
 from paceline.controller.plan import Job
-from paceline.controller.rules import node_rank
+from paceline.controller.rules.nodes import expected_nodes, node_counts, node_rank
 from paceline.types import ConfigError
 
 BEAT_EVERY_S = 2.0
@@ -32,11 +35,13 @@ LINGER_S = 5.0
 
 class Meeting:
     """What both sides share. `lines`: node -> the connection to it; node 0 has one to every other
-    node, any other node just one."""
+    node, any other node just one. `node_rank`: this node's own number, for good; `nnodes`: nodes at
+    most. `nodes`: those that an attempt runs on, in the order of their ranks."""
 
     def __init__(self, job: Job, rank: int, nnodes: int) -> None:
         launch = job.config["launch"]
         self.node_rank, self.nnodes = rank, nnodes
+        self.nodes = [rank]
         self.endpoint: str = launch["rdzv_endpoint"] or ""
         self.lines: dict[int, Line] = {}
         self._changed = threading.Condition()
@@ -46,6 +51,11 @@ class Meeting:
         self._over = threading.Event()
         if self.nnodes > 1:
             threading.Thread(target=self._beat, daemon=True).start()
+
+    @property
+    def group_rank(self) -> int:
+        """The place of this node among those of the attempt."""
+        return self.nodes.index(self.node_rank)
 
     def alarm(self, attempt: int) -> None:
         """Tell the others, once, that this attempt has failed."""
@@ -105,33 +115,39 @@ class Lead(Meeting):
         self.host = "localhost"  # of the store, for the ranks of this node
         self.port = 0
         self._store: Any = None
-        self._arrived: list[Line] = []
-        self._listener: socket.socket | None = None
         self._waited = False
+        counts, asked = node_counts(job.config), job.config["launch"]["nnodes"]
+        expected = expected_nodes(job.config) if nnodes > 1 else 1
+        self._members = Membership(asked, counts, expected, self._changed)
+        self.lines = self._members.lines
         if self.nnodes > 1:
-            self._listener = listen(int(self.endpoint.rpartition(":")[2]))
-            threading.Thread(target=self._accept, daemon=True).start()
+            self._members.open_door(int(self.endpoint.rpartition(":")[2]))
+
+    @property
+    def expected(self) -> int:
+        """So many nodes are waited for."""
+        return self._members.expected
 
     def agree(self, mine: dict[str, Any], finished: dict[str, Any] | None) -> None:
-        """Wait for all other nodes, and tell them to begin, or how the job ended before.
+        """Wait for the other nodes, and tell them to begin, or how the job ended before.
 
-        Raises ConfigError, on all nodes, when one doesn't come or says anything else than this.
+        Raises ConfigError, on all nodes, when too few come, or one says anything else than this.
         """
         problems: list[str] = []
 
         def complete() -> bool:
-            problems.extend(self._admit(mine))
-            return bool(problems) or len(self.lines) == self.nnodes - 1
+            problems.extend(self._members.admit(mine))
+            return bool(problems) or self._members.complete()
 
         self._waited = not self._until(complete, self._wait_s)
         if self._waited:
-            late = [n for n in range(1, self.nnodes) if n not in self.lines]
-            problems += [missing(n, self.nnodes, self.endpoint, self._wait_s) for n in late]
+            problems += self._members.too_few(self.endpoint, self._wait_s)
         if problems:
             raise ConfigError(problems)
-        self._close_door()
+        self._members.begin(self.endpoint)
+        self.nodes = self._members.nodes
         for line in self.lines.values():
-            line.send("answer", finished=finished)
+            line.send("answer", finished=finished, nodes=self.nodes)
 
     def begin(self, attempt: int) -> None:
         """Open a store for the ranks of this attempt; each has its own, for keys aren't deleted."""
@@ -162,18 +178,26 @@ class Lead(Meeting):
         lost = {n: line.gone or late for n, line in lines.items() if n not in told}
         return told, lost
 
+    def let_go(self, lost: dict[int, str], attempt: int) -> None:
+        """Go on without these nodes: node -> what became of it. One that is still there hears it,
+        and ends."""
+        for node, what in lost.items():
+            line, said = self.lines.pop(node), f"node 0 went on without this node: it {what}"
+            line.send("decision", attempt=attempt, outcome={"state": "failed", "message": said})
+            line.close()
+        self.nodes = self._members.nodes
+
     def decide(self, attempt: int, outcome: dict[str, Any] | None) -> None:
         """What comes after this attempt: another one, or the end with this outcome."""
         for line in self.lines.values():
-            line.send("decision", attempt=attempt, outcome=outcome)
+            line.send("decision", attempt=attempt, outcome=outcome, nodes=self.nodes)
 
     def leave(self, problems: list[str]) -> None:
-        def all_there() -> bool:
-            return len(self._arrived) >= self.nnodes - 1
-
-        if self._listener is not None and problems and not self._waited:
-            self._until(all_there, LINGER_S)  # those that come a little late hear it too
-        self.lines = dict(enumerate(self._arrived))
+        arrived = self._members.arrived
+        if self.nnodes > 1 and problems and not self._waited:
+            # those that come a little late hear it too
+            self._until(lambda: len(arrived) >= self.expected - 1, LINGER_S)
+        self.lines = dict(enumerate(arrived))
         super().leave(problems)
 
     def part(self) -> None:
@@ -184,46 +208,7 @@ class Lead(Meeting):
     def _close(self, word: str, problems: list[str]) -> None:
         super()._close(word, problems)
         self._store = None
-        self._close_door()
-
-    def _close_door(self) -> None:
-        if self._listener is not None:
-            with suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-            self._listener.close()
-
-    def _accept(self) -> None:
-        assert self._listener is not None
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # closed: all are here
-                return
-            with self._changed:
-                self._arrived.append(Line(connection, self._changed))
-                self._changed.notify_all()
-
-    def _admit(self, mine: dict[str, Any]) -> list[str]:
-        """Seat those who have said who they are; what is wrong with one."""
-        for line in self._arrived:
-            said = line.heard("hello")
-            if line.gone and line.node is not None:
-                why = line.problems or [f"{line.gone} before the job began"]
-                return [f"node {line.node}: {problem}" for problem in why]
-            if said is None or "config" not in said or line in self.lines.values():
-                continue
-            line.node = node = int(said["node_rank"])
-            problems = differences(mine, said)
-            if not problems and (node == 0 or node in self.lines):
-                problems = [
-                    f"launch.node_rank={node}: two nodes have it, {said['host']} and "
-                    f"{mine['host'] if node == 0 else self.lines[node].host}; give each its own"
-                ]
-            if problems:
-                return problems
-            line.host = said["host"]
-            self.lines[node] = line
-        return []
+        self._members.close_door()
 
 
 class Follower(Meeting):
@@ -252,7 +237,9 @@ class Follower(Meeting):
             why = line.gone or f"did not answer within {patience_s:g} s"
             asked = f"launch.rdzv_endpoint={self.endpoint}: node 0 {why}; look at its own message"
             raise ConfigError(line.problems or [asked])
-        finished: dict[str, Any] | None = (line.heard("answer") or {})["finished"]
+        answer = line.heard("answer") or {}
+        self.nodes = answer["nodes"]
+        finished: dict[str, Any] | None = answer["finished"]
         return finished
 
     def begin(self, attempt: int) -> None:
@@ -273,6 +260,8 @@ class Follower(Meeting):
         if said is None:
             return {"state": "failed", "message": f"node 0 {line.gone}"}
         outcome: dict[str, Any] | None = said["outcome"]
+        if outcome is None:
+            self.nodes = said["nodes"]
         return outcome
 
 
@@ -283,7 +272,7 @@ def open_meeting(job: Job, adopted: bool) -> Iterator[Lead | Follower]:
 
     Raises ConfigError when node 0 can't be reached, or its port can't be had.
     """
-    nnodes = 1 if adopted else int(job.config["launch"]["nnodes"])
+    nnodes = 1 if adopted else node_counts(job.config)[1]
     rank = 0 if nnodes == 1 else node_rank(job.config)
     meeting: Lead | Follower = Follower(job, rank, nnodes) if rank else Lead(job, nnodes)
     try:

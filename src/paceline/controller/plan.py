@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from paceline.controller.identity import cell_name, config_hash, trial_hash, work_hash
 from paceline.controller.problems import examine, typed_in
-from paceline.controller.rules import local_world_size, world_size
+from paceline.controller.rules import broken_here, elsewhere, local_world_size, world_size
+from paceline.controller.rules.device import on_cuda
+from paceline.controller.rules.nodes import node_counts
 from paceline.controller.scaling import effective, section
+from paceline.controller.session import SESSION
 from paceline.record.environment import cores
 from paceline.types import ConfigError
 
@@ -40,6 +43,8 @@ class Job:
     repeat: int
     rerun: int = 0
     sweep: str | None = None
+    command: str = ""  # what was typed
+    source: dict[str, Any] | None = None  # of the code, when it was submitted
     nudge: dict[str, Any] | None = None  # of a nudged baseline: number, dtype
     digests: bool = False  # of a drill: its ranks write down what they restored
 
@@ -47,7 +52,7 @@ class Job:
     def name(self) -> str:
         return self.directory.name
 
-    def section(self, command: str) -> dict[str, Any]:
+    def section(self) -> dict[str, Any]:
         """The `job` section of the record, without the start time."""
         return {
             "id": f"{self.config_hash}-r{self.repeat}",
@@ -61,7 +66,7 @@ class Job:
             "repeat": self.repeat,
             "tag": self.config["tag"],
             "seed": self.config["run"]["seed"],
-            "command": command,
+            "command": self.command,
             "rerun": self.rerun,
             "nudge": self.nudge,
         }
@@ -106,6 +111,7 @@ def make_job(root: DictConfig, directory: Path, sweep: str | None = None) -> Job
         work_hash=work_hash(frozen),
         repeat=config["repeat"],
         sweep=sweep,
+        command=SESSION.command,
     )
     if found.broken:
         raise CannotRun(found.broken, job)
@@ -113,14 +119,11 @@ def make_job(root: DictConfig, directory: Path, sweep: str | None = None) -> Job
 
 
 def _requested(config: dict[str, Any], choices: dict[str, Any], ranks: int) -> dict[str, Any]:
-    threads = config["launch"]["threads_per_rank"]
-    local = local_world_size(config, ranks)
     loader = config["data"].get("loader") or {}
     return {
-        "device": _device(config["run"]["device"]),
+        **_of_the_host(config, ranks),
         "world_size": ranks,
-        "nnodes": config["launch"]["nnodes"],
-        "threads_per_rank": max(1, cores() // local) if threads == "auto" else threads,
+        "nnodes": node_counts(config)[1],
         "host_memory": config["launch"]["host_memory"],
         "compile": choices.get("compile"),
         "precision": choices.get("precision"),
@@ -135,8 +138,24 @@ def _requested(config: dict[str, Any], choices: dict[str, Any], ranks: int) -> d
     }
 
 
-def _device(asked: str) -> str:
-    import torch
+def on_this_node(job: Job, endpoint: str | None) -> Job:
+    """A job that was planned for a cluster, on one of its nodes. `endpoint`: where they meet.
 
-    found = "cuda" if torch.cuda.is_available() else "cpu"
-    return found if asked == "auto" else asked
+    Raises ConfigError when this node, or what SLURM gave, is not what was planned.
+    """
+    ranks = job.requested["world_size"]
+    launch = job.config["launch"] | {"scheduler": "none", "rdzv_endpoint": endpoint}
+    config = job.config | {"launch": launch}
+    problems = broken_here(config, job.choices, ranks)
+    if problems:
+        raise ConfigError(problems)
+    return replace(job, config=config, requested=job.requested | _of_the_host(config, ranks))
+
+
+def _of_the_host(config: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """What hangs on the machine that runs the job; under a scheduler, as far as it is known."""
+    asked, threads = config["run"]["device"], config["launch"]["threads_per_rank"]
+    if threads == "auto" and not elsewhere(config):
+        threads = max(1, cores() // local_world_size(config, ranks))
+    found = "cuda" if on_cuda(config) else "cpu"
+    return {"device": found if asked == "auto" else asked, "threads_per_rank": threads}

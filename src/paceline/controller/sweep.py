@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from omegaconf import DictConfig
 from rich.console import Console
@@ -18,11 +17,13 @@ from paceline.compare import table as tables
 from paceline.controller import predicted
 from paceline.controller.directory import claim, finished
 from paceline.controller.identity import unhashed
-from paceline.controller.job import now, outcome, run_job
+from paceline.controller.job import now, outcome
 from paceline.controller.nudged import nudged
 from paceline.controller.plan import CannotRun, Job, make_job
+from paceline.controller.rules import elsewhere
 from paceline.controller.session import SESSION
 from paceline.controller.show import print_plan, print_start
+from paceline.controller.turns import Turns, say_nudged
 from paceline.record.schema import empty_record, read_json, write_json
 from paceline.report import terminal
 from paceline.types import ConfigError, Failed
@@ -65,52 +66,59 @@ def check_swept(overrides: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def run_cells(
-    cells: Cells,
-    sweep_dir: Path,
-    on_failure: str,
-    plan_only: bool,
-    before: Callable[[Job], None],
-) -> dict[str, Any]:
-    """Run what is missing, `before` each; job directory's name -> sustained rate or Failed.
+class Way(Protocol):
+    """How the cells of a sweep are run."""
+
+    submits: bool
+    """Not here: each cell may have several nodes of its own."""
+
+    def waiting(self, sweep_dir: Path) -> set[str]:
+        """Names of jobs that an earlier start has under way, and this one must not start again."""
+
+    def show(self, jobs: list[Job], sweep_dir: Path, console: Console) -> None:
+        """What would be done, under plan=true; nothing is."""
+
+    def run(self, turns: Turns, sweep_dir: Path, console: Console) -> dict[str, Any]:
+        """Run them; job's name -> sustained rate or Failed, of those that came to an end."""
+
+
+def run_cells(cells: Cells, sweep_dir: Path, plan_only: bool, way: Way) -> dict[str, Any]:
+    """Run what is missing; job directory's name -> sustained rate or Failed.
 
     Raises ConfigError before anything starts if any cell is wrong, Interrupted on a signal.
     """
     console = terminal.screen()
-    cells.problems += _several_nodes(cells)
+    cells.problems += [] if way.submits else _for_a_cluster(cells)
     if cells.problems:
         raise ConfigError(cells.problems)
     if plan_only:
         SESSION.sweep_dir = None  # nothing ran: no table
         print_plan(cells.jobs, cells.skipped, console)
         first = cells.jobs[0].config_hash if cells.jobs else None
-        _say_nudged(nudged(cells.jobs, first), console)
+        say_nudged(nudged(cells.jobs, first), console)
+        way.show(cells.jobs, sweep_dir, console)
         raise SystemExit(0)
     if SESSION.held_sweep != sweep_dir:  # a sweeper may come back with more cells
         SESSION.held.enter_context(claim(sweep_dir))
         SESSION.held_sweep = sweep_dir
     SESSION.strict = any(job.config["strict"] for job in cells.jobs)
     jobs = list({job.directory: job for job in cells.jobs}.values())
+    under_way = way.waiting(sweep_dir)
     missing = [job for job in jobs if finished(job.directory) is None]
+    missing = [job for job in missing if job.name not in under_way]
     rerun = _note(cells, sweep_dir, bool(missing))
     print_start(jobs, missing, len(cells.skipped), sweep_dir, console)
     for job, reason in cells.skipped:
         if finished(job.directory) is None:
             _record_skipped(job, reason)
-    done: dict[str, Any] = {}
+    sweep = read_json(sweep_dir / "sweep.json") or {}
+    beside = [
+        job
+        for job in nudged(jobs, sweep["baseline"])
+        if finished(job.directory) is None and job.name not in under_way
+    ]
     todo = _with_baselines(jobs, missing, sweep_dir, rerun)
-    for number, job in enumerate(todo, 1):
-        line = f"[{number}/{len(todo)}] {_what_differs(job, jobs)}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-        before(job)
-        start = time.monotonic()
-        done[job.name] = run_job(job, console)
-        _print_cell(done[job.name], time.monotonic() - start, console)
-        if isinstance(done[job.name], Failed) and on_failure == "stop":
-            console.print("stopped: sweep.on_failure=stop", highlight=False)
-            break
-    else:
-        _run_nudged(jobs, sweep_dir, console)
+    done = way.run(Turns(jobs, todo, beside), sweep_dir, console)
     for job in jobs:
         if job.name not in done:
             record = finished(job.directory)
@@ -119,36 +127,18 @@ def run_cells(
     return done
 
 
-def _several_nodes(cells: Cells) -> list[str]:
-    """The nodes of a sweep would have to take the same cell at the same time."""
-    nnodes = max((job.config["launch"]["nnodes"] for job in cells.jobs), default=1)
+def _for_a_cluster(cells: Cells) -> list[str]:
+    """What cells ask for that can't be had one after the other on this machine."""
+    if any(elsewhere(job.config) for job in cells.jobs):
+        return ["launch.scheduler=slurm: a sweep on a cluster is hydra/launcher=slurm; add that"]
+    nnodes = next((n for j in cells.jobs if (n := j.config["launch"]["nnodes"]) != 1), 1)
     if nnodes == 1:
         return []
+    # the nodes of a sweep would have to take the same cell at the same time
     return [
         f"launch.nnodes={nnodes}: a sweep runs its cells on this node alone; run each by itself, "
         "one command a node and job, or hydra/launcher=slurm"
     ]
-
-
-def _run_nudged(jobs: list[Job], sweep_dir: Path, console: Console) -> None:
-    """After the cells: no rate depends on them."""
-    sweep = read_json(sweep_dir / "sweep.json") or {}
-    missing = [job for job in nudged(jobs, sweep["baseline"]) if finished(job.directory) is None]
-    _say_nudged(missing, console)
-    for job in missing:
-        run_job(job, console)
-
-
-def _say_nudged(jobs: list[Job], console: Console) -> None:
-    if jobs:
-        dtypes = ", ".join(dict.fromkeys(job.nudge["dtype"] for job in jobs if job.nudge))
-        console.print(
-            f"nudged baselines: {len(jobs)} runs, initial parameters off by one unit in the last "
-            f"place of {dtypes}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
 
 
 def make_table(sweep_dir: Path, console: Console) -> dict[str, Any] | None:
@@ -235,22 +225,11 @@ def _with_baselines(jobs: list[Job], missing: list[Job], sweep_dir: Path, rerun:
     return todo
 
 
-def _what_differs(job: Job, jobs: list[Job]) -> str:
-    """The overrides that not all cells share."""
-    shared = set.intersection(*(set(j.overrides) for j in jobs))
-    return " ".join(o for o in job.overrides if o not in shared) or job.name
-
-
 def _record_skipped(job: Job, reason: str) -> None:
     record = empty_record()
-    record["job"] |= job.section(SESSION.command)
+    record["job"] |= job.section()
     record["status"] |= {"state": "skipped", "message": reason}
     record["requested"] = job.requested
     job.directory.mkdir(parents=True, exist_ok=True)
     write_json(job.directory / "result.json", record)
     write_json(job.directory / "status.json", {"job": record["job"], "status": record["status"]})
-
-
-def _print_cell(rate: Any, seconds: float, console: Console) -> None:
-    if not isinstance(rate, Failed):  # a failure has been shown
-        console.print(f"      {rate:,.0f}/s  ({seconds:.1f} s)", markup=False, highlight=False)

@@ -87,7 +87,7 @@ def _workers(
     step_s = cached["base_step_s"]
     ready_s = max(step_s / cached["speedup"], _beside_the_wait_s(case.record))
     load_s, cpu_s = alone["step_s"] * max(now, 1), alone["cpu_s"]
-    ranks = (ran.get("world_size") or 1) / (case.record["requested"].get("nnodes") or 1)
+    ranks = (ran.get("world_size") or 1) / (ran.get("nnodes") or 1)
     there = case.record["environment"].get("cores") or 1
     # other ranks load at other times; what others keep busy isn't there, half at most
     taken = alone.get("others_cores", 0.0) if ranks == 1 else 0.0

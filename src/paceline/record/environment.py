@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from paceline.record.source import snapshot
 
 KEPT = ("CUDA_", "NCCL_", "GLOO_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_", "MALLOC_")
 """Prefixes of environment variables that change how fast training runs."""
@@ -22,7 +23,7 @@ def environment() -> dict[str, Any]:
     import torch
 
     on_gpu = torch.cuda.is_available()
-    commit, dirty = source_state(Path.cwd())
+    code = snapshot(Path.cwd())
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -30,8 +31,8 @@ def environment() -> dict[str, Any]:
         "cores": cores(),
         "gpu": f"{torch.cuda.get_device_name()} x{torch.cuda.device_count()}" if on_gpu else None,
         "host": platform.node(),
-        "git_commit": commit,
-        "dirty": dirty,
+        "git_commit": code["commit"],
+        "dirty": None if code["commit"] is None else code["dirty"] is not None,
         "env": {
             k: v
             for k, v in sorted(os.environ.items())
@@ -69,20 +70,3 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def source_state(where: Path) -> tuple[str | None, bool | None]:
-    """(commit, dirty) of the checkout that `where` is in; (None, None) outside one."""
-    try:
-        commit = _git(where, "rev-parse", "HEAD")
-        changed = _git(where, "status", "--porcelain", "--untracked-files=no")
-    except (OSError, subprocess.SubprocessError):
-        return None, None
-    return commit, bool(changed)
-
-
-def _git(where: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", *words], cwd=where, capture_output=True, text=True, timeout=5, check=True
-    )
-    return done.stdout.strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ def cause(
     lost: Mapping[int, str],
     starved: bool,
     log: str = "log",
+    nodes: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Kind, message, rank, phase, step and traceback of a failed job: of the rank whose account
     names a cause of its own, else of the one that left no account.
@@ -51,8 +52,10 @@ def cause(
     A rank that dies without a word breaks the collectives of all others at once; one that is alive
     and doesn't answer lets them wait until they time out. `exits`: exit codes of ranks that were
     seen to end first. `lost`: node -> what became of it. `starved`: memory ran out meanwhile.
-    `log`: where a node's logs lie, in its directory.
+    `log`: where a node's logs lie, in its directory. `nodes`: that the ranks ran on, in their
+    order, by the numbers that `lost` and directories have; None: all from 0 on.
     """
+    nodes = nodes or range(world_size)
     silent = sorted(set(range(world_size)) - {f["rank"] for f in failures})
     broken = [f["rank"] for f in failures if f["communication"]]
     first = failures[0] if failures else None
@@ -61,8 +64,9 @@ def cause(
         found = {key: first[key] for key in keys} | {"message": _sentence(first)}
     else:
         found = {key: first[key] if first else None for key in ("phase", "step")}
-        rank, died = _of_silent(silent, first, exits, local_world_size, lost, starved)
-        node = rank // local_world_size
+        node_of = {rank: nodes[rank // local_world_size] for rank in silent}
+        rank, died = _of_silent(silent, first, exits, node_of, lost, starved)
+        node = node_of[rank]
         where = f"see {f'node{node}/' if node else ''}{log}/rank{rank}.log"
         sentence, _, way = died["message"].partition("\n")
         said = f"{sentence}; {where}{' on its node' if node else ''}" + (f"\n{way}" if way else "")
@@ -77,15 +81,16 @@ def _of_silent(
     silent: list[int],
     first: dict[str, Any] | None,
     exits: Mapping[int, int],
-    local_world_size: int,
+    node_of: Mapping[int, int],
     lost: Mapping[int, str],
     starved: bool,
 ) -> tuple[int, dict[str, Any]]:
-    """Which of the ranks without an account was the cause, and what became of it."""
+    """Which of the ranks without an account was the cause, and what became of it. Where a node is
+    lost, the connections to it break: that may abort a rank, but never kills it."""
     dead = next((r for r in exits if r in silent), None)
-    gone = next((r for r in silent if r // local_world_size in lost), None)
-    if dead is None and gone is not None:
-        node = gone // local_world_size
+    gone = next((r for r in silent if node_of[r] in lost), None)
+    if gone is not None and (dead is None or exits[dead] != -signal.SIGKILL):
+        node = node_of[gone]
         return gone, {"kind": "worker_died", "message": f"rank {gone}: node {node} {lost[node]}"}
     if dead is None and first is not None and first["timed_out"]:
         waited = re.sub(r"^\[\S+\] ", "", first["message"])

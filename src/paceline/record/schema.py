@@ -209,7 +209,7 @@ def empty_record() -> dict[str, Any]:
             "overhead_ratio": None,
         },
         "diagnosis": {"bound": None, "rank": None, "share": None, "evidence": [], "advice": []},
-        "environment": {},
+        "environment": {"source": None},
     }
 
 

@@ -6,8 +6,9 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.text import Text
 
@@ -18,7 +19,28 @@ from paceline.record.schema import RAN, read_json
 from paceline.report import terminal
 from paceline.types import ConfigError
 
-OK, BAD_INPUT, HELD = 0, 2, 3
+OK, BAD_INPUT, HELD, LEFT = 0, 2, 3, 130
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """Jobs of a directory that went to a cluster. `cells`: name -> id, word, reason, nodes, since,
+    restarts, state, step, steps, units_per_s, and in words where it `says` that it is. `note`: why
+    the cluster could not be asked. `over`: each has its last word."""
+
+    cells: dict[str, dict[str, Any]]
+    note: str | None
+    over: bool
+
+
+class Cluster(Protocol):
+    """The controller's side of `status`, which reports don't import."""
+
+    def look(self, directory: Path) -> Submitted | None: ...
+
+    def wait(self, directory: Path) -> None: ...
+
+    def table(self, directory: Path) -> None: ...
 
 
 def run(name: str, argv: list[str]) -> int:
@@ -53,14 +75,18 @@ def report(argv: list[str]) -> int:
     return answered(parser, argv, _report)
 
 
-def status(argv: list[str]) -> int:
-    """`status SWEEP_DIR`: a line for each job of a sweep, also while it runs."""
+def status(argv: list[str], cluster: Cluster | None = None) -> int:
+    """`status DIR`: a line for each job, also while it runs. What went to `cluster` is asked there,
+    and its table shown when all of it is over. Exit code 130 when --wait was interrupted."""
     parser = argparse.ArgumentParser(
         prog="paceline status", description="How far each job of a sweep is."
     )
     parser.add_argument("directory", metavar="SWEEP_DIR", type=Path, help="sweep or job")
+    parser.add_argument(
+        "--wait", action="store_true", help="until all that was submitted to a cluster is over"
+    )
     _add_json(parser)
-    return answered(parser, argv, _status)
+    return answered(parser, argv, lambda asked: _status(asked, cluster))
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
@@ -108,9 +134,19 @@ def _report(asked: argparse.Namespace) -> int:
     return OK
 
 
-def _status(asked: argparse.Namespace) -> int:
-    records, _ = _records([asked.directory])
-    lines = [_progress(record) for record in records]
+def _status(asked: argparse.Namespace, cluster: Cluster | None) -> int:
+    directory: Path = asked.directory
+    if cluster is not None and asked.wait:
+        try:
+            cluster.wait(directory)
+        except KeyboardInterrupt:
+            return LEFT
+    submitted = None if cluster is None else cluster.look(directory)
+    records, _ = _records([directory])
+    cells = {} if submitted is None else submitted.cells
+    lines = [_progress(record, cells.get(record["job"]["name"])) for record in records]
+    if submitted is not None and submitted.note:
+        print(submitted.note, file=sys.stderr)
     if asked.json:
         _print_json(lines)
         return OK
@@ -119,6 +155,10 @@ def _status(asked: argparse.Namespace) -> int:
     for line in lines:
         text = f"{line['name']:<{width}}  {line['state']:<11}  {_facts(line)}".rstrip()
         console.print(Text(text, terminal.STYLES.get(line["state"], "")), soft_wrap=True)
+    if cluster is not None and submitted is not None and submitted.over:
+        if pairs.is_job(directory):
+            return _report(asked)
+        cluster.table(directory)
     return OK
 
 
@@ -140,13 +180,20 @@ def _records(directories: list[Path]) -> tuple[list[pairs.Record], dict[str, Any
     return records, known[0] if known else None
 
 
-def _progress(record: pairs.Record) -> dict[str, Any]:
+def _progress(record: pairs.Record, cell: dict[str, Any] | None) -> dict[str, Any]:
+    """A line of `status`. `cell`: what a cluster says of the job."""
     job, said, rate = record["job"], record["status"], record["throughput"]
     line = {key: job[key] for key in ("name", "dir", "repeat", "rerun")}
     line |= {key: said[key] for key in ("state", "kind", "message")}
     line |= {"verdict": record["validity"]["verdict"], "unit": rate["unit"]}
     line |= {"sustained_units_per_s": rate["sustained_units_per_s"], "step": said["step"]}
-    if said["state"] == "running":
+    line["slurm"] = None
+    if cell is not None:
+        keys = ("id", "word", "reason", "nodes", "since", "restarts", "says")
+        line["slurm"] = {key: cell[key] for key in keys}
+        if cell["state"] != said["state"]:  # files alone don't tell who waits or runs elsewhere
+            line |= {"state": cell["state"], "kind": None, "message": None}
+    if line["state"] == "running":
         line |= _running(Path(job["dir"]))
     return line
 
@@ -160,6 +207,16 @@ def _running(directory: Path) -> dict[str, Any]:
 
 
 def _facts(line: dict[str, Any]) -> str:
+    slurm = line["slurm"]
+    if slurm is None:
+        return _own_facts(line)
+    again = f", restart {slurm['restarts']}" if slurm["restarts"] else ""
+    says = slurm["says"] if line["state"] not in ("failed", "skipped", *RAN) else ""
+    facts = [says, _own_facts(line)]
+    return f"{', '.join(filter(None, facts))}  (SLURM job {slurm['id']}{again})".strip()
+
+
+def _own_facts(line: dict[str, Any]) -> str:
     if line["state"] == "running":
         if line["step"] is None:
             return "starting"

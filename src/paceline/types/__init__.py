@@ -22,7 +22,7 @@ from paceline.types.protocols import (
     Profiler,
     Strategy,
 )
-from paceline.types.settings import Launch, Measure, Run, Scaling, Sweep, at_least
+from paceline.types.settings import Launch, Measure, Run, Scaling, Slurm, Sweep, at_least
 
 __all__ = [
     "STOPS",
@@ -48,6 +48,7 @@ __all__ = [
     "Profiler",
     "Run",
     "Scaling",
+    "Slurm",
     "Strategy",
     "Sweep",
     "TrainState",

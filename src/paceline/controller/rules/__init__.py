@@ -12,13 +12,25 @@ from paceline.controller.rules import (
     scaling,
     sharding,
     steps,
+    submitted,
     world,
 )
-from paceline.controller.rules.nodes import node_rank
-from paceline.controller.rules.rule import WORLD, Config, Rules
+from paceline.controller.rules.device import elsewhere
+from paceline.controller.rules.nodes import node_counts, node_rank
+from paceline.controller.rules.rule import DEVICE, WORLD, Config, Rules
 from paceline.controller.rules.world import local_world_size, world_size
 
-__all__ = ["RULES", "broken_rules", "local_world_size", "node_rank", "world_size"]
+__all__ = [
+    "HERE",
+    "RULES",
+    "broken_here",
+    "broken_rules",
+    "elsewhere",
+    "local_world_size",
+    "node_counts",
+    "node_rank",
+    "world_size",
+]
 
 
 def broken_rules(
@@ -29,9 +41,10 @@ def broken_rules(
     wrong = tuple(wrong)
     if ranks is None and not _touches(WORLD, wrong):
         ranks = world_size(config, choices)
+    here = () if not _touches(DEVICE, wrong) and elsewhere(config) else HERE
     said = (
         rule(config, choices, ranks or 0)
-        for reads, rule in RULES
+        for reads, rule in (*RULES, *here)
         if not _touches(reads, wrong) and (ranks is not None or WORLD[0] not in reads)
     )
     return [sentence for sentence in said if sentence]
@@ -46,9 +59,18 @@ def _touches(reads: Iterable[str], wrong: Iterable[str]) -> bool:
     )
 
 
+def broken_here(config: Config, choices: Config, ranks: int) -> list[str]:
+    """Of a job that was planned elsewhere: what speaks against this machine."""
+    said = (rule(config, choices, ranks) for _, rule in HERE)
+    return [sentence for sentence in said if sentence]
+
+
+HERE: Rules = (*nodes.RULES, *world.HERE)
+"""Those about the machine that runs the job: not judged before a scheduler has chosen it."""
+
 RULES: Rules = (
     *world.RULES,
-    *nodes.RULES,
+    *submitted.RULES,
     *scale.RULES,
     *scaling.RULES,
     *sharding.RULES,

@@ -10,11 +10,11 @@ from typing import Any
 from paceline.config import is_settings, locate
 from paceline.config.hints import hints_of
 from paceline.controller.rules.device import FIRST_TF32_DEVICE, newest_cuda_device, on_cuda
-from paceline.controller.rules.rule import Config, Rules
+from paceline.controller.rules.rule import DEVICE, Config, Rules
 
 
 def _compiler(config: Config, choices: Config, world: int) -> str | None:
-    if config["compile"].get("backend") != "inductor" or on_cuda(config["run"]):
+    if config["compile"].get("backend") != "inductor" or on_cuda(config):
         return None  # kernels for the GPU need no host compiler of ours
     wanted = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(wanted):
@@ -28,7 +28,7 @@ def _compiler(config: Config, choices: Config, world: int) -> str | None:
 def _cuda_graphs(config: Config, choices: Config, world: int) -> str | None:
     compile_ = config["compile"]
     graphs = compile_.get("backend") == "cudagraphs" or compile_.get("mode") == "reduce-overhead"
-    if not graphs or on_cuda(config["run"]):
+    if not graphs or on_cuda(config):
         return None
     return (
         f"compile={choices.get('compile')}: CUDA graphs need a CUDA device, there would be none; "
@@ -39,7 +39,7 @@ def _cuda_graphs(config: Config, choices: Config, world: int) -> str | None:
 def _tf32(config: Config, choices: Config, world: int) -> str | None:
     if config["precision"].get("float32_matmul") != "tf32":
         return None
-    if on_cuda(config["run"]) and newest_cuda_device() >= FIRST_TF32_DEVICE:
+    if on_cuda(config) and newest_cuda_device(config) >= FIRST_TF32_DEVICE:
         return None
     asked = "precision" if choices.get("precision") == "tf32" else "precision.float32_matmul"
     return f"{asked}=tf32: TF32 needs an Ampere or newer CUDA device; use precision=fp32 or bf16"
@@ -63,7 +63,7 @@ def _compiled_step(config: Config, choices: Config, world: int) -> str | None:
 
 
 def _pinned(config: Config, choices: Config, world: int) -> str | None:
-    if config["checkpoint"].get("stager") != "pinned" or on_cuda(config["run"]):
+    if config["checkpoint"].get("stager") != "pinned" or on_cuda(config):
         return None
     return (
         "checkpoint.stager=pinned: pinned memory is for copies from a CUDA device, there would be "
@@ -92,10 +92,10 @@ def _class(target: Any) -> type | None:
 
 
 RULES: Rules = (
-    (("compile", "run.device"), _compiler),
-    (("compile", "run.device"), _cuda_graphs),
+    (("compile", *DEVICE), _compiler),
+    (("compile", *DEVICE), _cuda_graphs),
     (("compile", "optimizer"), _compiled_step),
-    (("precision", "run.device"), _tf32),
-    (("checkpoint", "run.device"), _pinned),
+    (("precision", *DEVICE), _tf32),
+    (("checkpoint", *DEVICE), _pinned),
     (("activation_checkpointing", "model"), _blocks),
 )

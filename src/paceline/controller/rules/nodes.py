@@ -7,6 +7,7 @@ import os
 import psutil
 
 from paceline.controller.rules.rule import Config, Rules
+from paceline.types import settings
 
 NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 TASKS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
@@ -15,10 +16,23 @@ TASKS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 ONE_TASK = "use one task a node (srun --ntasks-per-node=1): paceline starts a node's ranks itself"
 
 
+def node_counts(config: Config) -> tuple[int, int]:
+    """The fewest and the most nodes that the job may run on; equal but for launch.nnodes=LO:HI."""
+    return settings.node_counts(config["launch"]["nnodes"])
+
+
+def expected_nodes(config: Config) -> int:
+    """The nodes to wait for: those that SLURM gave, where the job may run on so many, else the
+    most."""
+    fewest, most = node_counts(config)
+    name = _given()
+    return most if name is None else min(max(int(os.environ[name]), fewest), most)
+
+
 def node_rank(config: Config) -> int:
     """Which node this is: launch.node_rank, else SLURM_NODEID; 0 with one node."""
     launch = config["launch"]
-    if launch["nnodes"] == 1:
+    if node_counts(config)[1] == 1:
         return 0
     given = launch["node_rank"]
     return int(os.environ["SLURM_NODEID"] if given is None else given)
@@ -27,13 +41,14 @@ def node_rank(config: Config) -> int:
 def _meeting(config: Config, choices: Config, world: int) -> str | None:
     launch = config["launch"]
     nnodes, endpoint, rank = launch["nnodes"], launch["rdzv_endpoint"], launch["node_rank"]
-    if nnodes == 1:
+    most = node_counts(config)[1]
+    if most == 1:
         named = "rdzv_endpoint" if endpoint is not None else "node_rank"
         if endpoint is None and not rank:
             return None
         return (
-            f"launch.{named}={launch[named]}: with launch.nnodes=1 this node would train alone; "
-            "set launch.nnodes, or leave the key out"
+            f"launch.{named}={launch[named]}: with launch.nnodes={nnodes} this node would train "
+            "alone; set launch.nnodes, or leave the key out"
         )
     if "WORLD_SIZE" in os.environ:
         return None  # the launcher around paceline has met already
@@ -45,12 +60,12 @@ def _meeting(config: Config, choices: Config, world: int) -> str | None:
     if rank is None and "SLURM_NODEID" not in os.environ:
         return (
             f"launch.nnodes={nnodes}: which of them is this? Give launch.node_rank=0 on the node "
-            f"of launch.rdzv_endpoint, 1 to {nnodes - 1} on the others"
+            f"of launch.rdzv_endpoint, 1 to {most - 1} on the others"
         )
-    if node_rank(config) >= nnodes:
+    if node_rank(config) >= most:
         key = "SLURM_NODEID" if rank is None else "launch.node_rank"
         return (
-            f"launch.nnodes={nnodes}: {key}={node_rank(config)} is none of 0 to {nnodes - 1}; "
+            f"launch.nnodes={nnodes}: {key}={node_rank(config)} is none of 0 to {most - 1}; "
             "raise launch.nnodes, or give another launch.node_rank"
         )
     return None
@@ -58,18 +73,20 @@ def _meeting(config: Config, choices: Config, world: int) -> str | None:
 
 def _slurm_nodes(config: Config, choices: Config, world: int) -> str | None:
     launch, nnodes = config["launch"], config["launch"]["nnodes"]
-    name = next((n for n in NODES if n in os.environ), None)
+    fewest, most = node_counts(config)
+    name = _given()
     if name is None or "WORLD_SIZE" in os.environ:
         return None
     found = int(os.environ[name])
-    if found != nnodes:
+    if not fewest <= found <= most:
+        ask = max(fewest, min(found, most))
         return (
             f"launch.nnodes={nnodes}: SLURM gave {name}={found}; set launch.nnodes={found} and "
-            f"start the command on each node (srun --ntasks-per-node=1), or ask for {nnodes} "
-            f"(srun --nodes={nnodes} --ntasks={nnodes})"
+            f"start the command on each node (srun --ntasks-per-node=1), or ask for {ask} "
+            f"(srun --nodes={ask} --ntasks={ask})"
         )
     slurm, rank = os.environ.get("SLURM_NODEID"), launch["node_rank"]
-    if nnodes > 1 and rank is not None and slurm is not None and int(slurm) != rank:
+    if most > 1 and rank is not None and slurm is not None and int(slurm) != rank:
         return (
             f"launch.node_rank={rank}: SLURM says that this is node SLURM_NODEID={slurm}; leave "
             "launch.node_rank out"
@@ -80,8 +97,8 @@ def _slurm_nodes(config: Config, choices: Config, world: int) -> str | None:
 def _slurm_tasks(config: Config, choices: Config, world: int) -> str | None:
     if "WORLD_SIZE" in os.environ:
         return None
-    nnodes = config["launch"]["nnodes"]
-    ranks = f"launch.nnodes={nnodes}: that is {world} ranks"
+    nnodes = expected_nodes(config)
+    ranks = f"launch.nnodes={config['launch']['nnodes']}: that is {world} ranks"
     each = os.environ.get("SLURM_NTASKS_PER_NODE")
     name = next((n for n in TASKS if n in os.environ), None)
     if name is not None and int(os.environ[name]) != nnodes:
@@ -92,6 +109,11 @@ def _slurm_tasks(config: Config, choices: Config, world: int) -> str | None:
     if task is not None and int(task) >= nnodes:
         return f"{ranks}, but this is SLURM_PROCID={task}, one task more than nodes; {ONE_TASK}"
     return None
+
+
+def _given() -> str | None:
+    """The variable in which SLURM says how many nodes there are."""
+    return next((name for name in NODES if name in os.environ), None)
 
 
 def _gloo(config: Config, choices: Config, world: int) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.config import shown
 from paceline.controller.rules.device import on_cuda
-from paceline.controller.rules.rule import WORLD, Config, Rules
+from paceline.controller.rules.rule import DEVICE, WORLD, Config, Rules
 
 
 def _long_enough(config: Config, choices: Config, world: int) -> str | None:
@@ -60,7 +60,7 @@ def _ranks(config: Config, choices: Config, world: int) -> str | None:
 
 def _activities(config: Config, choices: Config, world: int) -> str | None:
     activities = config["profiler"].get("activities", [])
-    if "cuda" not in activities or on_cuda(config["run"]):
+    if "cuda" not in activities or on_cuda(config):
         return None
     return (
         f"profiler.activities={shown(activities)}: there would be no CUDA device; use "
@@ -69,7 +69,7 @@ def _activities(config: Config, choices: Config, world: int) -> str | None:
 
 
 def _history(config: Config, choices: Config, world: int) -> str | None:
-    if "max_entries" not in config["profiler"] or on_cuda(config["run"]):
+    if "max_entries" not in config["profiler"] or on_cuda(config):
         return None
     return (
         f"profiler={choices.get('profiler')}: it is the history of the allocator on a CUDA device, "
@@ -85,6 +85,6 @@ RULES: Rules = (
     (("profiler.wait", "profiler.max_entries", "run.steps"), _begins),
     (("profiler.wait", "profiler.warmup", "measure.warmup_steps"), _warmed_up),
     ((*WORLD, "profiler.ranks"), _ranks),
-    (("profiler.activities", "run.device"), _activities),
-    (("profiler", "run.device"), _history),
+    (("profiler.activities", *DEVICE), _activities),
+    (("profiler", *DEVICE), _history),
 )

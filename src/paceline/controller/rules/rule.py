@@ -13,5 +13,8 @@ Rule = Callable[[Config, Config, int], str | None]
 Rules = tuple[tuple[tuple[str, ...], Rule], ...]
 """(the keys that a rule reads, the rule)"""
 
-WORLD = ("launch.nproc", "launch.nnodes", "strategy", "run.device")
+DEVICE = ("run.device", "launch.scheduler", "launch.slurm")
+"""What the device is known from."""
+
+WORLD = ("launch.nproc", "launch.nnodes", "strategy", *DEVICE)
 """What the number of ranks comes from."""

@@ -1,0 +1,295 @@
+"""What a real cluster says of jobs, and what becomes of it: states, rows, `paceline status`."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.controller.slurm import call
+from paceline.controller.slurm.settle import APART_S, QUIET_S, settle
+from paceline.controller.slurm.state import JobState, look
+from paceline.types import ConfigError
+from tests.conftest import Command
+from tests.slurm.cluster import Cluster
+from tests.submitted import Sweep, plan
+
+pytestmark = pytest.mark.slurm
+
+both = pytest.mark.parametrize("cluster", [True, False], indirect=True, ids=["accounts", "none"])
+
+
+@pytest.fixture
+def used(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """The cluster that this process's commands reach."""
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    return cluster
+
+
+def quick(cluster: Cluster, line: str, *words: str) -> str:
+    return cluster.submit("-o", "/dev/null", *words, "--wrap", line)
+
+
+def seen(ids: Iterable[str], when: Callable[[JobState], bool]) -> dict[str, JobState]:
+    """A look at them in which it holds for each."""
+    asked, deadline = list(ids), time.monotonic() + 60
+    while True:
+        states = look(asked)
+        if all(map(when, states.values())):
+            return states
+        assert time.monotonic() < deadline, states
+        time.sleep(0.1)
+
+
+def over(state: JobState) -> bool:
+    return state.over
+
+
+@both
+def test_how_jobs_end(used: Cluster) -> None:
+    good = quick(used, "true")
+    bad = quick(used, "exit 3")
+    killed = quick(used, "kill -KILL $$")
+    running = quick(used, "sleep 300", "-N2")
+    held = quick(used, "true", "--hold")
+    used.wait_state(running, "RUNNING")
+    states = look([held, running, "999999"])
+    assert (states[held].word, states[held].reason, states[held].over) == (
+        "PENDING",
+        "JobHeldUser",
+        False,
+    )
+    assert (states[running].word, states[running].nodes) == ("RUNNING", "n[1-2]")
+    assert states[running].since is not None
+    assert (states["999999"].word, states["999999"].over) == ("UNKNOWN", True)
+    call.scancel([running, held, good])  # one that is over is no trouble
+    states = seen([good, bad, killed, running, held], over)
+    assert [state.word for state in states.values()] == [
+        "COMPLETED",
+        "FAILED",
+        "FAILED",
+        "CANCELLED",
+        "CANCELLED",
+    ]
+    assert (states[bad].exit_code, states[bad].signal) == (3, 0)
+    assert (states[killed].exit_code, states[killed].signal) == (0, 9)
+    accounts = call.sacct([good])
+    assert states[running].by == (None if accounts is None else "0")
+    assert {state.restarts for state in states.values()} == {0}
+
+
+@both
+def test_a_lost_node_ends_one_job_and_queues_the_other_again(used: Cluster) -> None:
+    again = quick(used, "sleep 300", "-w", "n2", "--requeue")
+    once = quick(used, "sleep 300", "-w", "n2", "--no-requeue")
+    for id in (again, once):
+        used.wait_state(id, "RUNNING")
+    used.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+    states = seen([once], over)
+    assert (states[once].word, states[once].nodes) == ("NODE_FAIL", "n2")
+    states = seen([again], lambda state: state.word == "PENDING")  # for sacct it is NODE_FAIL
+    assert (states[again].restarts, states[again].over) == (1, False)
+    used.mend()
+    states = seen([again], lambda state: state.word == "RUNNING")
+    assert (states[again].restarts, states[again].nodes) == (1, "n2")
+    call.scancel([again])
+    assert seen([again], over)[again].word == "CANCELLED"
+
+
+@pytest.mark.slow
+def test_the_end_of_its_time(used: Cluster) -> None:
+    id = quick(used, "sleep 300", "--time=1")
+    used.wait_state(id, "TIMEOUT", timeout_s=150)
+    assert look([id])[id].over
+
+
+def script(folder: Path, *lines: str) -> Path:
+    path = folder / "job.sh"
+    text = ["#!/bin/bash", *(f"#SBATCH --{line}" for line in lines), "#SBATCH --output=/dev/null"]
+    path.write_text("\n".join([*text, "true", ""]))
+    return path
+
+
+def refused(path: Path, dependency: str | None = None, test_only: bool = True) -> str:
+    with pytest.raises(ConfigError) as raised:
+        call.sbatch(path, dependency, test_only)
+    (problem,) = raised.value.problems
+    return problem
+
+
+def test_what_the_cluster_refuses(used: Cluster, tmp_path: Path) -> None:
+    assert refused(script(tmp_path, "partition=nosuch")) == (
+        "launch.slurm.partition: SLURM takes none like this; there are main, spot "
+        "[allocation failure: Invalid partition name specified]"
+    )
+    assert call.partitions() == ["main", "spot"]
+    assert refused(script(tmp_path, "nodes=5", "partition=spot")).startswith(
+        "launch.nnodes=5: partition spot has 2; ask for fewer nodes, or name another"
+    )
+    assert refused(script(tmp_path, "nodes=3-4")).startswith("launch.nnodes=3: partition main")
+    assert "2 nodes, but none like that" in refused(script(tmp_path, "cpus-per-task=99"))
+    assert refused(script(tmp_path, "constraint=fast")).startswith("launch.slurm.constraint: ")
+    assert refused(script(tmp_path, "time=soon")).startswith("launch.slurm.time: ")
+    assert refused(script(tmp_path, "gres=gpu:1")).startswith("launch.slurm.gpus_per_node: ")
+    assert refused(script(tmp_path, "bogus=1")).startswith("launch.slurm.options: ")
+    assert refused(script(tmp_path), "afterok:no", test_only=False).startswith(
+        "launch.slurm.dependency: "
+    )
+    assert used.queued() == {}
+
+
+def test_a_script_is_tried_then_submitted(used: Cluster, tmp_path: Path) -> None:
+    path = script(tmp_path, "nodes=2")
+    assert call.sbatch(path, None, test_only=True) == ""
+    first = call.sbatch(path, None, test_only=False)
+    second = call.sbatch(path, f"afterany:{first}", test_only=False)
+    assert int(second) == int(first) + 1
+    assert {s.word for s in seen([first, second], over).values()} == {"COMPLETED"}
+
+
+def test_nodes_that_are_down_are_waited_for(used: Cluster, tmp_path: Path) -> None:
+    used.run("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+    assert call.sbatch(script(tmp_path, "nodes=2"), None, test_only=True) == ""
+    assert refused(script(tmp_path, "nodes=3")).startswith("launch.nnodes=3: partition main has 2")
+    used.mend()
+
+
+def test_a_controller_that_does_not_answer(
+    used: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = used.conf.read_text().splitlines()
+    lines = ["SlurmctldPort=1" if x.startswith("SlurmctldPort=") else x for x in lines]
+    lines.append("MessageTimeout=2")
+    (tmp_path / "slurm.conf").write_text(
+        "\n".join(x for x in lines if x != "MessageTimeout=10") + "\n"
+    )
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    said = refused(script(tmp_path), test_only=False)
+    assert said.startswith("sbatch: SLURM's controller does not answer; wait for it and type the")
+    assert "[sbatch: error: " in said and "Unable to contact slurm controller" in said
+
+
+@pytest.fixture
+def submitted(used: Cluster, tmp_path: Path) -> Sweep:
+    """Four cells: one completes, one is killed, one runs, one asks for more than there is."""
+    sweep = Sweep(tmp_path / "sweep", plan(tmp_path, "checkpoint=sync"))
+    ids = {
+        "good": quick(used, "true"),
+        "killed": quick(used, "kill -KILL $$"),
+        "runs": quick(used, "sleep 300"),
+        "never": quick(used, "true", "-N5"),
+    }
+    sweep.numbered(ids)
+    sweep.began("good", "completed")
+    sweep.began("killed", step=12)
+    sweep.began("runs", step=3)
+    sweep.saved("killed", 10)
+    seen([ids["good"], ids["killed"]], over)
+    used.wait_state(ids["runs"], "RUNNING")
+    return sweep
+
+
+def lines_of(said: str) -> dict[str, str]:
+    return {line.split()[0]: " ".join(line.split()[1:]) for line in said.splitlines() if line}
+
+
+@both
+def test_status_without_a_submitter(
+    used: Cluster, submitted: Sweep, command: Command, tmp_path: Path
+) -> None:
+    env = {"SLURM_CONF": str(used.conf), "COLUMNS": "200"}
+    done = command("status", str(submitted.root), env=env)
+    assert (done.code, done.err) == (0, "")
+    said = lines_of(done.out)
+    id = {entry["name"]: entry["id"] for entry in submitted.book()["jobs"]}
+    assert said["runs"].startswith("running on n")
+    assert said["runs"].endswith(f"step 3 of 30, 7/s (SLURM job {id['runs']})")
+    assert said["never"].startswith("pending PartitionNodeLimit: it never starts like this; launch")
+    assert said["killed"].startswith("failed killed: ended by SIGKILL (SLURM job")
+    assert "goes on from step 10" in said["killed"]
+    assert said["good"].startswith("completed")
+    assert "ratio" not in done.out  # no table yet
+    call.scancel([id["runs"], id["never"]])
+    seen(id.values(), over)
+    done = command("status", str(submitted.root.relative_to(tmp_path)), "--wait", env=env)
+    assert done.code == 0
+    assert {name: said.split()[0] for name, said in lines_of(done.out).items() if name in id} == {
+        "good": "completed",
+        "killed": "failed",
+        "runs": "failed",
+        "never": "failed",
+    }
+    assert "ratio" in done.out  # the table, as a report shows it
+    rows = json.loads((submitted.root / "table.json").read_text())["rows"]
+    assert sum(row["kind"] == "cancelled" for row in rows) == 2 - (len(rows) < 4)
+
+
+def test_status_as_json_of_one_cell_from_elsewhere(
+    used: Cluster, submitted: Sweep, command: Command
+) -> None:
+    env = {"SLURM_CONF": str(used.conf)}
+    done = command("status", str(submitted.root / "runs"), "--json", env=env)
+    (line,) = json.loads(done.out)
+    assert (line["state"], line["step"], line["slurm"]["word"]) == ("running", 3, "RUNNING")
+    ids = [entry["id"] for entry in submitted.book()["jobs"]]
+    assert line["slurm"]["id"] in ids
+    used.run("scancel", *ids)
+    seen(ids, over)
+
+
+def test_status_where_there_is_no_squeue(
+    used: Cluster, submitted: Sweep, command: Command, tmp_path: Path
+) -> None:
+    used.run("scancel", *(entry["id"] for entry in submitted.book()["jobs"]))
+    done = command("status", str(submitted.root), env={"PATH": str(tmp_path)})
+    assert done.code == 0
+    assert done.err.startswith("squeue: not found; is this a machine that may submit to SLURM?")
+    states = {name: said.split()[0] for name, said in lines_of(done.out).items()}
+    assert states == {
+        "good": "completed",
+        "killed": "running",
+        "runs": "running",
+        "never": "pending",
+    }
+
+
+@both
+def test_a_row_for_whatever_slurm_ended(used: Cluster, tmp_path: Path) -> None:
+    """Looked at while it happens: none gets a row before it is over, each exactly one."""
+    sweep = Sweep(tmp_path / "sweep", plan(tmp_path))
+    ids = {
+        "cancelled": quick(used, "sleep 300", "--hold"),
+        "killed": quick(used, "kill -TERM $$"),
+        "start": quick(used, "exit 127"),
+        "node_lost": quick(used, "sleep 300", "-w", "n2", "--no-requeue"),
+        "requeued": quick(used, "sleep 300", "-w", "n2", "--requeue"),
+    }
+    sweep.numbered({**ids, "lost": "999999"}, age_s=2 * QUIET_S)
+    for name in ("node_lost", "requeued"):
+        used.wait_state(ids[name], "RUNNING")
+    used.run("scancel", ids["cancelled"])
+    used.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+    settled: list[str] = []
+    deadline = time.monotonic() + 30
+    while len(settled) < 5 and time.monotonic() < deadline:
+        settled += settle(sweep.root, look([*ids.values(), "999999"]))
+        time.sleep(APART_S / 8)
+    assert sorted(settled) == sorted({*ids, "lost"} - {"requeued"})
+    kinds = {name: sweep.record(name)["status"]["kind"] for name in settled}
+    assert kinds == {name: name for name in settled}
+    assert not (sweep.root / "requeued/result.json").exists()
+    used.run("scancel", ids["requeued"])
+    used.mend()
+
+
+def test_a_person_without_a_right_to_write_sees_it_too(submitted: Sweep, used: Cluster) -> None:
+    ids = [entry["id"] for entry in submitted.book()["jobs"]]
+    used.run("scancel", *ids)
+    states: Any = seen(ids, over)
+    os.mkdir(submitted.root / "slurm" / ".settle.lock")  # root may write anywhere; not in this
+    assert settle(submitted.root, states) == []
