@@ -46,7 +46,8 @@ class Sweep:
         for name, id in ids.items():
             cell = self.root / name
             (cell / "slurm").mkdir(parents=True)
-            freeze(replace(self.planned, directory=cell, sweep="s"), cell / FROZEN)
+            job = replace(self.planned, directory=cell, sweep="s", config_hash=name)
+            freeze(job, cell / FROZEN)
             folder = self.root / "slurm" if mode == "allocation" else cell / "slurm"
             jobs.append({"name": name, "id": id, "script": "", "log": str(folder / f"{id}.log")})
         book = {"mode": mode, "command": "", "submitted_at": "", "cluster": None, "jobs": jobs}
@@ -58,7 +59,11 @@ class Sweep:
     def began(self, name: str, state: str = "running", step: int | None = None) -> None:
         """Its controller has run: as far as `step`, to the end `state`."""
         record = empty_record()
-        record["job"] |= {"name": name, "started_at": "2026-11-30T13:00:00.000+00:00"}
+        record["job"] |= {
+            "name": name,
+            "config_hash": name,
+            "started_at": "2026-11-30T13:00:00.000+00:00",
+        }
         record["status"] |= {"state": state}
         if state != "running":
             record["throughput"]["steady_units_per_s"] = 5.0

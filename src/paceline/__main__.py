@@ -145,6 +145,10 @@ def _entry() -> Callable[[], None]:
     import hydra
     from omegaconf import DictConfig, open_dict, read_write
 
+    from paceline.controller.session import SESSION
+
+    typed = SESSION.command
+
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="config")
     def entry(config: DictConfig) -> object:
         from hydra.core.hydra_config import HydraConfig
@@ -159,6 +163,7 @@ def _entry() -> Callable[[], None]:
 
         job = SESSION.job
         if job is None:
+            SESSION.command = typed  # a launcher's process has a session of its own
             hydra_config = HydraConfig.get()
             root: Any = config.copy()
             with read_write(root), open_dict(root):

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterable
@@ -20,9 +19,6 @@ from typing import IO, Any
 import psutil
 
 HERE = Path(__file__).parent
-
-MOST_PROCESSES = 120
-"""Of a cluster's jobs together, and of the commands that were given to it."""
 
 SLOTS, FIRST_PORT, PORTS = 100, 20000, 100
 """Clusters that can run side by side on a machine, and the ports of each."""
@@ -195,10 +191,12 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         for name in NODES:
             self.plug(name)
+        if set(self._dead()) - set(NODES):  # without its controller nothing can be asked
+            self.boot()
         while True:
             states = self.nodes()
             bad = [name for name in NODES if states[name] not in UP]
-            dead = [name for name in NODES if not psutil.pid_exists(self._pid(name))]
+            dead = self._dead()
             if not bad and not dead and all(map(self._answers, NODES)):
                 return
             assert time.monotonic() < deadline, f"nodes stay {states}"
@@ -228,6 +226,11 @@ class Cluster:
             return False
         return True
 
+    def _dead(self) -> list[str]:
+        """Daemons and nodes that no longer run."""
+        files = (self.folder / "run").glob("*.pid")
+        return [file.stem for file in files if not psutil.pid_exists(self._pid(file.stem))]
+
     def _pid(self, name: str) -> int:
         return int((self.folder / "run" / f"{name}.pid").read_text())
 
@@ -242,37 +245,6 @@ class Cluster:
             tables |= {_table(child.pid) for child in inside}
         tables -= {None, _table(os.getpid())}
         return {pid for pid in psutil.pids() if _table(pid) in tables}
-
-
-class Bound:
-    """Ends all jobs of clusters that are more than `most` processes, or that run past `deadline`
-    (of time.monotonic; None: no limit). Then `broken` says which it was. A launcher that starts
-    itself again has eaten machines."""
-
-    def __init__(self, clusters: list[Cluster], most: int = MOST_PROCESSES) -> None:
-        self.clusters, self.most = clusters, most
-        self.deadline: float | None = None
-        self.broken: str | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="bound", daemon=True)
-
-    def __enter__(self) -> Bound:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.5):
-            late = self.deadline is not None and time.monotonic() > self.deadline
-            for cluster in list(self.clusters):
-                number = len(cluster.guests())
-                if number > self.most or (late and number):
-                    why = "over time" if late else f"more than {self.most}"
-                    self.broken = f"{number} processes on the cluster: {why}"
-                    cluster.end_all()
 
 
 def _take_slot() -> tuple[int, IO[Any]]:

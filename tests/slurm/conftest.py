@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import Bound, Cluster, missing
+from tests.slurm.bound import Bound
+from tests.slurm.cluster import Cluster, missing
 
 
 @pytest.fixture(scope="session")

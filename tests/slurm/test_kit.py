@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from paceline.compare import pairs, table
-from tests.slurm.cluster import NODES, Bound, Cluster
+from tests.slurm.bound import Bound
+from tests.slurm.cluster import NODES, Cluster
 
 pytestmark = pytest.mark.slurm
 
@@ -88,6 +91,13 @@ def test_a_node_that_lost_power_comes_back(cluster: Cluster) -> None:
     assert set(cluster.nodes().values()) == {"idle"}
     id = cluster.submit("-N2", "-o", "/dev/null", "--wrap", "srun true")
     cluster.wait_state(id, "COMPLETED")
+
+
+def test_a_controller_that_died_comes_back(cluster: Cluster) -> None:
+    pid = int((cluster.folder / "run" / "slurmctld.pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    assert cluster.clear() == []
+    assert cluster.run("srun", "-w", "n1", "hostname") == "n1\n"
 
 
 def test_a_plugged_out_node_comes_back(cluster: Cluster) -> None:

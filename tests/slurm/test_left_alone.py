@@ -93,7 +93,7 @@ def test_a_killed_submitter_loses_nothing(
     process = command.start(*sweep, "run.seed=0,1,2", env=env(cluster, sleep_s=3, exits=[9]))
     until(lambda: len(entries(command)) == 3 and len(ran(command)) == 3)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
     status = command("status", str(command.cwd / SWEEP), env=cluster.env)
     assert status.code == 0, status.err
     assert len(re.findall("running|pending", status.out)) >= 3
@@ -102,7 +102,7 @@ def test_a_killed_submitter_loses_nothing(
     assert [row["state"] for row in rows] == ["failed"] * 3
     for path in (command.cwd / SWEEP).glob("*/result.json"):
         record = json.loads(path.read_text())["status"]
-        assert record["kind"] == "start" and "exit code 9" in record["message"]
+        assert record["kind"] == "error" and "exit code 9" in record["message"]
     until(lambda: cluster.queued() == {})
     assert set(ran(command).values()) == {1}
 
@@ -153,8 +153,9 @@ class TestCtrlC:
                 answer = ""
             if process.poll() is not None:
                 break
+        code = process.wait(20)
         os.close(main)
-        return process.wait(20), said
+        return code, said
 
     def test_cancel(self, command: Command, cluster: Cluster, sweep: list[str]) -> None:
         code, said = self.on_terminal(command, cluster, [*sweep, "run.seed=0,1"], "c\n")
@@ -207,13 +208,11 @@ class TestBadInput:
         ("words", "says"),
         [
             (["launch.slurm.partition=nope"], "launch.slurm.partition"),
-            (["strategy=ddp", "launch.nnodes=3"], "launch.nnodes=3"),
+            (["strategy=ddp", "launch.nnodes=3", "data.global_batch_size=60"], "launch.nnodes=3"),
             (["launch.slurm.time=soon"], "launch.slurm.time=soon"),
             (["hydra.launcher.mode=both"], "hydra.launcher.mode=both"),
             (["hydra.launcher.max_in_flight=0"], "hydra.launcher.max_in_flight=0"),
             (["+launch.slurm.options.nodes=2"], "launch.slurm.options.nodes=2"),
-            (["run.device=cuda"], "launch.slurm.gpus_per_node"),
-            (["launch.rdzv_endpoint=n1:29500"], "launch.rdzv_endpoint=n1:29500"),
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
@@ -226,6 +225,24 @@ class TestBadInput:
         assert cluster.queued() == {}
         assert ran(command) == {}
 
+    @pytest.mark.parametrize(
+        ("words", "says"),
+        [
+            (["run.device=cuda"], "launch.slurm.gpus_per_node"),
+            (["launch.rdzv_endpoint=n1:29500"], "launch.rdzv_endpoint=n1:29500"),
+            (["launch.slurm.time=1"], "launch.slurm.signal_s=120"),
+            (["launch.slurm.partition=nope"], "launch.slurm.partition"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_a_single_run(
+        self, command: Command, cluster: Cluster, words: list[str], says: str
+    ) -> None:
+        done = command(*TINY, "launch=slurm", *words, env=env(cluster))
+        assert done.code == 2, done.out
+        assert says in done.err and "Traceback" not in done.err
+        assert cluster.queued() == {} and not list(command.cwd.rglob("jobs.json"))
+
     def test_no_sbatch(self, command: Command, cluster: Cluster, sweep: list[str]) -> None:
         done = command(*sweep, env=env(cluster) | {"PATH": "/nowhere"})
         assert done.code == 2
@@ -234,10 +251,11 @@ class TestBadInput:
     def test_a_directory_that_cant_be_written(
         self, command: Command, cluster: Cluster, sweep: list[str]
     ) -> None:
-        words = [*sweep, "hydra.sweep.dir=/proc/paceline/s"]
-        done = command(*words, env=env(cluster))
-        assert done.code == 2 and "Traceback" not in done.err
-        assert "/proc/paceline" in done.err and cluster.queued() == {}
+        single = [*TINY, "launch=slurm", "hydra.run.dir=/proc/paceline/s"]
+        for words in ([*sweep, "hydra.sweep.dir=/proc/paceline/s"], single):
+            done = command(*words, env=env(cluster))
+            assert done.code == 2 and "Traceback" not in done.err
+            assert "/proc/paceline/s" in done.err and cluster.queued() == {}
 
     def test_inside_of_a_job(self, command: Command, cluster: Cluster, sweep: list[str]) -> None:
         done = command(*sweep, env=env(cluster) | {"PACELINE_SUBMITTED": "1"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import fcntl
 import os
 import re
@@ -75,9 +76,25 @@ def set_aside(directory: Path) -> None:
         shutil.move(path, attempt / path.name)
 
 
-def earlier_attempts(directory: Path) -> list[dict[str, Any] | None]:
-    """Their records, the oldest first; None of one that was killed before it could leave any."""
-    return [read_json(p / "result.json") for p in sorted(directory.glob("attempts/*"))]
+def earlier_attempts(directory: Path) -> list[tuple[dict[str, Any] | None, float | None]]:
+    """Record and wall time of each, the oldest first. One that was killed left no record: None, and
+    the time until it was last heard of."""
+    found = []
+    for path in sorted(directory.glob("attempts/*")):
+        record = read_json(path / "result.json")
+        wall_s = _heard_s(path) if record is None else record["ledger"]["wall_s"]
+        found.append((record, wall_s))
+    return found
+
+
+def _heard_s(attempt: Path) -> float | None:
+    """From the start of its controller to the last word of its ranks; None: it never got so far."""
+    try:
+        started: str = (read_json(attempt / "status.json") or {})["job"]["started_at"]
+        heard = (attempt / "log" / "progress.json").stat().st_mtime
+        return max(0.0, heard - datetime.datetime.fromisoformat(started).timestamp())
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def keep_log(directory: Path, restart: int) -> None:

@@ -39,6 +39,7 @@ class Hooks(Callback):
             if elsewhere(job.config):
                 print_script(job, screen())
             raise SystemExit(0)
+        _make(directory, "hydra.run.dir")
         SESSION.job = job
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -48,6 +49,7 @@ class Hooks(Callback):
         SESSION.sweep_dir = directory
         new = [p for p in (directory, *directory.parents) if not p.exists()]
         SESSION.held.callback(_remove_empty, new)
+        _make(directory, "hydra.sweep.dir")
 
 
 def _refuse(problems: list[str]) -> NoReturn:
@@ -69,6 +71,14 @@ def _directory(config: DictConfig, key: str) -> tuple[Path, list[str]]:
     if max(len(os.fsencode(part)) for part in path.parts) > 255:
         return path, [f"{key}={path}: a name in it is longer than 255 bytes; choose a shorter one"]
     return path, []
+
+
+def _make(path: Path, key: str) -> None:
+    """As Hydra would in a moment, but with a way out where it can't be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _refuse([f"{key}={path}: it can't be made ({error.strerror}); choose another directory"])
 
 
 def _remove_empty(directories: list[Path]) -> None:

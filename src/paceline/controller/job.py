@@ -57,7 +57,7 @@ def run_job(job: Job, console: Console) -> float | Failed:
             checkpoints.check(job)
         known = None if record is None else told(record, job)
         meeting.agree(introduction(job, meeting.node_rank), known)
-        if len(meeting.nodes) < meeting.expected:
+        if record is None and len(meeting.nodes) < meeting.expected:
             came = f"nodes: {len(meeting.nodes)} of {meeting.expected} came"
             console.print(f"{came}; going on with {len(meeting.nodes)}", highlight=False)
         if record is None:
@@ -165,15 +165,15 @@ def _add_earlier_attempts(record: dict[str, Any], job: Job) -> None:
     """Was it as fast before it was stopped, and how much of all the time went into training?"""
     section, rate = record["checkpoint"], record["throughput"]
     before = earlier_attempts(job.directory)
-    rates = [r["throughput"]["steady_units_per_s"] for r in before if r is not None]
+    rates = [r["throughput"]["steady_units_per_s"] for r, _ in before if r is not None]
     section["steady_before"] = [known for known in rates if known is not None]
     if section["economics"] is None:
         return
-    came_from = [*before, record][0]
+    came_from = [*(r for r, _ in before), record][0]
     brought = 0
     if came_from is not None and came_from["checkpoint"]["restored"] is not None:
         brought = came_from["checkpoint"]["resumed_from"]
-    walls = [None if r is None else r["ledger"]["wall_s"] for r in [*before, record]]
+    walls = [*(wall_s for _, wall_s in before), record["ledger"]["wall_s"]]
     steady = rate["steady_units_per_s"]
     step_s = rate["units_per_step"] / steady if steady else None
     trained = len(record["numerics"]["loss"]) - brought

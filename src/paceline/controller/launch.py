@@ -97,6 +97,9 @@ def ensure_forkserver() -> int:
     dies with the thread that started it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
+    if multiprocessing.get_start_method() not in multiprocessing.get_all_start_methods():
+        # a worker of joblib's has a method of its own, which ranks would be told to take on
+        multiprocessing.set_start_method("forkserver", force=True)
     server: Any = multiprocessing.forkserver._forkserver
     before = {name: os.environ.get(name) for name in FORKSERVER_ENV}
     # it ignores SIGINT and SIGTERM by itself, and of what ends it says a lot in the middle of ours;

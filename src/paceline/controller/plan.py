@@ -15,7 +15,7 @@ from paceline.controller.rules.device import on_cuda
 from paceline.controller.rules.nodes import node_counts
 from paceline.controller.scaling import effective, section
 from paceline.controller.session import SESSION
-from paceline.record.environment import cores
+from paceline.record.environment import cores, scheduled
 from paceline.types import ConfigError
 
 
@@ -69,7 +69,7 @@ class Job:
             "command": self.command,
             "rerun": self.rerun,
             "nudge": self.nudge,
-        }
+        } | scheduled()
 
 
 def cell_directory(*, _root_: DictConfig) -> str:

@@ -18,6 +18,22 @@ PROC, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 LEFT_OUT = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 
 
+def scheduled() -> dict[str, Any]:
+    """`scheduler` of a record's job section, as SLURM says it here; empty outside of its jobs."""
+    number = os.environ.get("SLURM_JOB_ID")
+    if number is None:
+        return {}
+    return {
+        "scheduler": {
+            "kind": "slurm",
+            "job_id": number,
+            "restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+            "nodes": os.environ.get("SLURM_JOB_NODELIST"),
+            "partition": os.environ.get("SLURM_JOB_PARTITION"),
+        }
+    }
+
+
 def environment() -> dict[str, Any]:
     """The `environment` section of a record."""
     import torch

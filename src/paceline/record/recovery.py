@@ -67,7 +67,7 @@ def goodput(
     trained_steps: int, step_s: float | None, wall_s: Sequence[float | None]
 ) -> float | None:
     """Steps of training at the steady pace over the wall time of all attempts; None where one of
-    them left no account."""
+    them left none. Between attempts, in a queue say, no time is counted."""
     known = [seconds for seconds in wall_s if seconds is not None]
     if step_s is None or len(known) < len(wall_s) or not sum(known):
         return None

@@ -70,6 +70,7 @@ def empty_record() -> dict[str, Any]:
                 "rerun",
                 "nudge",
                 "started_at",
+                "scheduler",
             ]
         ),
         "status": dict.fromkeys(

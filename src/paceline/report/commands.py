@@ -210,10 +210,10 @@ def _facts(line: dict[str, Any]) -> str:
     slurm = line["slurm"]
     if slurm is None:
         return _own_facts(line)
+    facts = ", ".join(filter(None, [slurm["says"], _own_facts(line)]))
+    job = f"SLURM job {slurm['id']}"
     again = f", restart {slurm['restarts']}" if slurm["restarts"] else ""
-    says = slurm["says"] if line["state"] not in ("failed", "skipped", *RAN) else ""
-    facts = [says, _own_facts(line)]
-    return f"{', '.join(filter(None, facts))}  (SLURM job {slurm['id']}{again})".strip()
+    return facts if job in facts else f"{facts}  ({job}{again})".strip()
 
 
 def _own_facts(line: dict[str, Any]) -> str:

@@ -82,6 +82,11 @@ class Slurm:
                 f"time={self.time}: give minutes, or [DAYS-]HOURS:MINUTES:SECONDS, as 1-12:00:00"
             )
         at_least(0, signal_s=self.signal_s, max_requeues=self.max_requeues)
+        if self.time is not None and self.signal_s >= _seconds(str(self.time)):
+            raise ValueError(
+                f"signal_s={self.signal_s}: time={self.time} is over before that; lower signal_s "
+                "to what a save takes, or give more time"
+            )
         for name, value in self.options.items():
             option = name.removeprefix("--").replace("_", "-")
             if option in OWN_OPTIONS:
@@ -94,6 +99,14 @@ class Slurm:
             _one_line(f"options.{name}", value)
         for number, line in enumerate(self.setup):
             _one_line(f"setup.{number}", line)
+
+
+def _seconds(time: str) -> int:
+    """Of what sbatch takes: MIN, MIN:SEC, HOURS:MIN:SEC, DAYS-HOURS[:MIN[:SEC]]."""
+    days, dash, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+    return int(days or 0) * 86400 + sum(p * u for p, u in zip(parts, units, strict=False))
 
 
 def _one_word(name: str, value: object) -> None:

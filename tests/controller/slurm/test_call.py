@@ -92,7 +92,7 @@ def test_what_sbatch_refuses_names_the_key(words: str, key: str) -> None:
     said = f"sbatch: error: Batch job submission failed: {words}"
     told = call.refusal(f"sbatch: error: something before it\n{said}\n")
     assert told.startswith(f"{key}: ")
-    assert told.endswith(f"[{said}]")
+    assert told.endswith(f"[sbatch: error: something before it; {said}]")
 
 
 def test_a_limit_of_the_account_and_a_silent_controller_and_anything_else() -> None:

@@ -81,7 +81,8 @@ def test_the_record_says_whose_it_is_how_far_it_came_and_where_it_goes_on(sweep:
     sweep.saved("a", 10)
     sweep.twice(ended("NODE_FAIL"))
     record = sweep.record("a")
-    assert record["job"]["config_hash"] == sweep.planned.config_hash
+    assert record["job"]["config_hash"] == "a"
+    assert record["job"]["work_hash"] == sweep.planned.work_hash
     assert record["job"]["overrides"] == sweep.planned.overrides
     assert record["job"]["started_at"] == "2026-11-30T13:00:00.000+00:00"
     assert record["requested"]["world_size"] == 1

@@ -25,6 +25,8 @@ SACCT = ("JobID", "State", "Reason", "NodeList", "ExitCode", "Start")
 UNAVAILABLE = "Requested node configuration is not available"
 """Said of what a partition can never give, and of nodes that are merely down."""
 
+LARGE = f"{UNAVAILABLE}|node count"
+
 REFUSALS = {
     r"accounting/qos policy|qos.*limit|assoc.*limit": (
         "launch.slurm.qos",
@@ -57,12 +59,9 @@ def sbatch(script: Path, dependency: str | None, test_only: bool) -> str:
     code, out, err = _run(["sbatch", "--parsable", *only, *after, str(script)])
     if code == 0:
         return out.strip().partition(";")[0]
-    if UNAVAILABLE.lower() in err.lower():
-        problem = _too_large(script, err)
-        if problem is None and test_only:
-            return ""
-    else:
-        problem = refusal(err)
+    problem = _too_large(script, err) if re.search(LARGE, err, re.IGNORECASE) else refusal(err)
+    if problem is None and test_only and UNAVAILABLE in err:
+        return ""
     raise ConfigError([problem or refusal(err)])
 
 
@@ -200,6 +199,6 @@ def _failed(command: str, err: str) -> str:
 
 
 def _said(err: str) -> str:
-    """SLURM's own words: the last line, which has the reason."""
+    """SLURM's own words: the last two lines, of which one has the reason."""
     lines = [line.strip() for line in err.splitlines() if line.strip()]
-    return f"[{lines[-1] if lines else 'it said nothing'}]"
+    return f"[{'; '.join(lines[-2:]) or 'it said nothing'}]"

@@ -55,7 +55,7 @@ def ending(
     return {
         "kind": kind,
         "message": message,
-        "phase": "setup" if kind == "setup" else own.get("phase"),
+        "phase": "setup" if kind == "setup" else own.get("phase") if step is None else None,
         "step": step,
         "exit_code": state.exit_code or (SHELL + state.signal if state.signal else None),
     }

@@ -53,7 +53,9 @@ class Queue:
 
 
 def words(view: CellView) -> str:
-    """Where a job is that has no final record: `on n1 since 13:32:39`."""
+    """Where a job is that has no final record: `on n1 since 2026-11-30 13:32:39`."""
+    if view.state in FINAL:
+        return ""
     if view.state == "pending":
         return _waiting(view)
     if view.state != "running":

@@ -191,7 +191,7 @@ def _leave_record(entry: Entry, state: JobState) -> bool:
             record["job"]["started_at"] = record["job"]["started_at"] or started_at(cell)
             try:
                 job = read_job(cell)
-                section, requested = job.section(), job.requested
+                section, requested = job.section() | _scheduled(state), job.requested
                 slurm = job.config["launch"]["slurm"]
             except ConfigError:
                 section, requested, slurm = {"name": entry.name, "dir": str(cell)}, {}, {}
@@ -200,6 +200,13 @@ def _leave_record(entry: Entry, state: JobState) -> bool:
             return True
     except (ConfigError, OSError):
         return False
+
+
+def _scheduled(state: JobState) -> dict[str, Any]:
+    """As `record.environment.scheduled`, of another job than the one that this process is in."""
+    number, nodes = state.id, state.nodes or None
+    known = {"job_id": number, "restarts": state.restarts, "nodes": nodes}
+    return {"scheduler": {"kind": "slurm", **known, "partition": None}}
 
 
 def _own_record(cell: Path) -> dict[str, Any]:

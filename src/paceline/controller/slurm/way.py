@@ -77,7 +77,8 @@ class Cluster:
         if self.detach:
             SESSION.sweep_dir = None  # no table yet: the collector makes it
             raise SystemExit(0)
-        wait(sweep_dir, console)
+        if todo or self.waiting(sweep_dir):
+            wait(sweep_dir, console)
         return {job.name: _rate(job) for job in turns.todo}
 
     def _scripts(self, jobs: list[Job], sweep_dir: Path) -> list[Script]:
