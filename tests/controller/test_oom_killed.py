@@ -29,7 +29,7 @@ def test_its_kind(number: signal.Signals, kills: int, kind: str, tmp_path: Path)
     with initialize_config_dir(str(config_dir()), version_base="1.3", job_name="paceline"):
         job = make_job(compose("config", ["model=mlp"], return_hydra_config=True), tmp_path)
     ended = Ended(exits={0: -number}, oom_kills=kills)
-    status = complete(job, job.section("paceline"), ended, 0.0, 1.0)["status"]
+    status = complete(job, job.section(), ended, 0.0, 1.0)["status"]
     assert (status["state"], status["kind"], status["rank"]) == ("failed", kind, 0)
     assert status["message"].startswith(f"rank 0 was ended by {number.name}")
     assert status["message"].endswith(MORE_MEMORY) == (kind == "oom")

@@ -161,6 +161,11 @@ class Cluster:
         rest = self.pids() - daemons - on_nodes
         return rest | {pid for pid in on_nodes if not _is_node(pid)}
 
+    def dead(self) -> list[str]:
+        """Daemons and nodes that no longer run."""
+        files = (self.folder / "run").glob("*.pid")
+        return [file.stem for file in files if not _environment(self._pid(file.stem))]
+
     def end_all(self) -> None:
         """No job and no command is left."""
         subprocess.run(["scancel", *self.queued()], env=self.env, capture_output=True, timeout=60)
@@ -191,12 +196,12 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         for name in NODES:
             self.plug(name)
-        if set(self._dead()) - set(NODES):  # without its controller nothing can be asked
-            self.boot()
         while True:
+            dead = self.dead()
+            if set(dead) - set(NODES):  # without its controller nothing can be asked
+                self.boot()
             states = self.nodes()
             bad = [name for name in NODES if states[name] not in UP]
-            dead = self._dead()
             if not bad and not dead and all(map(self._answers, NODES)):
                 return
             assert time.monotonic() < deadline, f"nodes stay {states}"
@@ -212,8 +217,7 @@ class Cluster:
         deadline = time.monotonic() + within_s
         while True:
             found = self.queued()
-            waits = set(found.values()) == {"COMPLETING"} and time.monotonic() < deadline
-            if not waits:
+            if set(found.values()) != {"COMPLETING"} or time.monotonic() >= deadline:
                 return found
             time.sleep(0.1)
 
@@ -225,11 +229,6 @@ class Cluster:
         except OSError:
             return False
         return True
-
-    def _dead(self) -> list[str]:
-        """Daemons and nodes that no longer run."""
-        files = (self.folder / "run").glob("*.pid")
-        return [file.stem for file in files if not psutil.pid_exists(self._pid(file.stem))]
 
     def _pid(self, name: str) -> int:
         return int((self.folder / "run" / f"{name}.pid").read_text())
@@ -268,8 +267,9 @@ def _script(name: str, lab: dict[str, str], *words: str) -> subprocess.Completed
 
 
 def _environment(pid: int) -> list[bytes]:
+    """Empty for one that has ended, even if nobody has asked how."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")[:-1]
     except OSError:
         return []
 

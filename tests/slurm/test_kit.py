@@ -93,9 +93,10 @@ def test_a_node_that_lost_power_comes_back(cluster: Cluster) -> None:
     cluster.wait_state(id, "COMPLETED")
 
 
-def test_a_controller_that_died_comes_back(cluster: Cluster) -> None:
+def test_a_controller_that_died_comes_back(cluster: Cluster, until: Callable[..., None]) -> None:
     pid = int((cluster.folder / "run" / "slurmctld.pid").read_text())
     os.kill(pid, signal.SIGKILL)
+    until(lambda: cluster.dead() == ["slurmctld"], timeout_s=10)
     assert cluster.clear() == []
     assert cluster.run("srun", "-w", "n1", "hostname") == "n1\n"
 

@@ -121,7 +121,8 @@ def _whole(ask: Ask, body: list[str]) -> str:
         "job-name": ask.name,
         **_of_the_cluster(slurm),
         "nodes": f"{least}-{most}" if ask.elastic else most,
-        "ntasks-per-node": 1,
+        # with a range of nodes it would ask for the fewest
+        "ntasks-per-node": None if ask.elastic else 1,
         "cpus-per-task": ask.cpus_per_task,
         "gpus-per-node": slurm["gpus_per_node"] or None,
         "mem": slurm["mem"],

@@ -197,7 +197,8 @@ class _View:
         """Of one that has ended."""
         if cell.state not in RAN:
             return ""
-        record = read_json(self.directory / cell.name / "result.json") or {}
+        path = self.directory / cell.name / "result.json"
+        record = read_json(path) or {}  # of a single job, who called shows it
         rate = record.get("throughput", {}).get("sustained_units_per_s")
         return "" if rate is None else f", {rate:,.0f}/s"
 

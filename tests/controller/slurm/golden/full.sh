@@ -7,7 +7,6 @@
 #SBATCH --qos=high
 #SBATCH --constraint="a100&nvlink"
 #SBATCH --nodes=1-4
-#SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=40
 #SBATCH --gpus-per-node=8
 #SBATCH --mem=64G
