@@ -17,31 +17,10 @@ SUBCOMMANDS = ("run", "compare", "report", "status", "checkpoint", "diagnose", "
 def main(argv: list[str] | None = None) -> int:
     """Run what was typed; the exit code (docs/design.md, section 6)."""
     argv = sys.argv[1:] if argv is None else argv
-    if argv and argv[0] == "checkpoint":
-        return _checkpoint(argv[1:])
-    if argv and argv[0] == "diagnose":
-        from paceline.report import diagnosis
-
-        return diagnosis.run(argv[1:])
-    if argv and argv[0] == "doctor":
-        from paceline.controller.doctor import run as doctor
-
-        return doctor(argv[1:])
-    if argv and argv[0] == "status":
-        from paceline.controller.slurm.follow import Queue
-        from paceline.report.commands import status
-
-        return status(argv[1:], Queue())
-    if argv and argv[0] in SUBCOMMANDS and argv[0] != "run":
-        from paceline.report import commands
-
-        return commands.run(argv[0], argv[1:])
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # a console script doesn't: a user's own class must be found
-    if argv and argv[0] == "run":
-        from paceline.controller.planned import run
-
-        return run(argv[1:])
+    if argv and argv[0] in SUBCOMMANDS:
+        return _subcommand(argv[0], argv[1:])
     from paceline.controller.adopt import adopted, dismiss, follow, leave, open_store
 
     if not adopted():
@@ -57,14 +36,36 @@ def main(argv: list[str] | None = None) -> int:
     return code
 
 
-def _checkpoint(argv: list[str]) -> int:
-    if argv and argv[0] == "drill":
+def _subcommand(word: str, argv: list[str]) -> int:
+    """Each imports only what it needs: those that read finished work import no torch."""
+    if word == "run":
+        from paceline.controller.planned import run
+
+        return run(argv)
+    if word == "status":
+        from paceline.controller.slurm.follow import Queue
+        from paceline.report.commands import status
+
+        return status(argv, Queue())
+    if word == "checkpoint" and argv and argv[0] == "drill":
         from paceline.controller.drill import run as drill
 
         return drill(argv[1:])
-    from paceline.report import checkpoints
+    if word == "checkpoint":
+        from paceline.report import checkpoints
 
-    return checkpoints.run(argv)
+        return checkpoints.run(argv)
+    if word == "diagnose":
+        from paceline.report import diagnosis
+
+        return diagnosis.run(argv)
+    if word == "doctor":
+        from paceline.controller.doctor import run as doctor
+
+        return doctor(argv)
+    from paceline.report import commands
+
+    return commands.compare(argv) if word == "compare" else commands.report(argv)
 
 
 def config_dir() -> Path:

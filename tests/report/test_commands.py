@@ -135,7 +135,7 @@ def test_a_broken_sweep_file(sweep: Path, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("command", [commands.compare, commands.report, commands.status])
 def test_help(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert commands.run(command.__name__, ["--help"]) == 0
+    assert command(["--help"]) == 0
     assert capsys.readouterr().out.startswith(f"usage: paceline {command.__name__}")
 
 

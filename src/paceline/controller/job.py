@@ -6,6 +6,7 @@ import datetime
 import socket
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -28,6 +29,7 @@ from paceline.controller.meet import Follower, Lead, open_meeting
 from paceline.controller.plan import Job
 from paceline.controller.rules import local_world_size, node_counts
 from paceline.controller.session import SESSION, Interrupted
+from paceline.record import source
 from paceline.record.failure import cause
 from paceline.record.recovery import goodput
 from paceline.record.schema import RAN, empty_record, read_json, write_json
@@ -76,6 +78,9 @@ def _measure(job: Job, meeting: Lead, console: Console) -> dict[str, Any]:
     set_aside(job.directory)
     frozen = freeze(job, job.directory / FROZEN)
     section = job.section() | {"started_at": now()}
+    code = None if job.source is None else source.section(job.source, Path.cwd())
+    for sentence in [] if code is None else code["changed"]:
+        console.print(f"WARNING {sentence}", style="yellow", highlight=False, soft_wrap=True)
     status = job.directory / "status.json"
     write_json(status, {"job": section, "status": {"state": "running", "phase": "startup"}})
     start = began = time.perf_counter()
@@ -101,6 +106,7 @@ def _measure(job: Job, meeting: Lead, console: Console) -> dict[str, Any]:
         keep_log(job.directory, len(restarts))
         began = time.perf_counter()
     record = complete(job, section, ended, start, time.perf_counter(), restarts, began)
+    record["environment"]["source"] = code
     write_json(job.directory / "result.json", record)
     predicted.keep(job, record)
     write_json(status, {"job": record["job"], "status": record["status"]})

@@ -43,12 +43,11 @@ def snapshot(folder: Path) -> dict[str, Any]:
     return _state(there) | {"paceline": _state(own) if another else None}
 
 
-def section(submitted: dict[str, Any] | None, folder: Path) -> dict[str, Any]:
-    """The `environment.source` section of a record, to be made when a job starts. `submitted`: the
-    snapshot in its frozen job.yaml, None for a job that didn't wait in a queue."""
+def section(submitted: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The `environment.source` section of a record, to be made when a job starts that waited in a
+    queue. `submitted`: the snapshot in its frozen job.yaml."""
     started = snapshot(folder)
-    known = [] if submitted is None else changed(submitted, started)
-    return {"submitted": submitted, "started": started, "changed": known}
+    return {"submitted": submitted, "started": started, "changed": changed(submitted, started)}
 
 
 def changed(submitted: dict[str, Any], started: dict[str, Any]) -> list[str]:

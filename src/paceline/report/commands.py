@@ -43,11 +43,6 @@ class Cluster(Protocol):
     def table(self, directory: Path) -> None: ...
 
 
-def run(name: str, argv: list[str]) -> int:
-    """The exit code of the sub-command of that name."""
-    return {"compare": compare, "report": report, "status": status}[name](argv)
-
-
 def compare(argv: list[str]) -> int:
     """`compare DIR...`: one table over jobs and sweeps. Exit code 3 when --fail-if held."""
     parser = argparse.ArgumentParser(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from paceline.controller.session import SESSION
 from paceline.controller.slurm import call, script, state
 from paceline.controller.slurm.script import FOLDER, Ask
 from paceline.record.schema import read_json, write_json
+from paceline.record.source import snapshot
 from paceline.types import ConfigError
 
 JOBS = "jobs.json"
@@ -127,9 +128,10 @@ def submit(
 
     Raises ConfigError with SLURM's reason, and then nothing of it is left in the queue.
     """
+    code = snapshot(Path.cwd())
     for job in jobs:
         (job.directory / FOLDER).mkdir(parents=True, exist_ok=True)
-        freeze(job, job.directory / FROZEN)
+        freeze(replace(job, source=code), job.directory / FROZEN)
     folder = directory / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     for one in scripts:

@@ -21,7 +21,7 @@ from rich.text import Text
 from paceline.controller.session import SESSION, Interrupted
 from paceline.controller.slurm import call, state
 from paceline.controller.slurm.script import FOLDER
-from paceline.controller.slurm.settle import CellView, progress, settle
+from paceline.controller.slurm.settle import FINAL, CellView, progress, settle
 from paceline.controller.slurm.submit import JOBS
 from paceline.record.schema import RAN, read_json
 from paceline.types import ConfigError
@@ -86,7 +86,7 @@ def _dismiss(collector: str | None) -> None:
 
 def _open(cell: CellView) -> bool:
     """Has its SLURM job ended, and its row not been written yet?"""
-    return cell.started and cell.state not in ("failed", "skipped", *RAN)
+    return cell.started and cell.state not in FINAL
 
 
 @dataclass
@@ -184,7 +184,7 @@ class _View:
             word = _word(cell)
             if self._said.get(cell.name) != word:
                 self._said[cell.name] = word
-                if self._live is None or cell.state in ("failed", "skipped", *RAN):
+                if self._live is None or cell.state in FINAL:
                     self.say(f"{cell.name}  job {cell.id}: {word}{self._rate(cell)}")
         if self._live is not None:
             self._live.update(_table(cells), refresh=True)
@@ -204,7 +204,7 @@ class _View:
 
 
 def _word(cell: CellView) -> str:
-    if cell.state in ("failed", "skipped", *RAN):
+    if cell.state in FINAL:
         return f"{cell.state}: {cell.message}" if cell.message else cell.state
     again = f", restart {cell.restarts}" if cell.restarts else ""
     where = f" on {cell.nodes}" if cell.nodes and cell.word == "RUNNING" else ""
@@ -217,12 +217,11 @@ def _table(cells: list[CellView]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column in COLUMNS:
         table.add_column(column, overflow="fold")
-    ended = ("failed", "skipped", *RAN)
-    ranked = sorted(cells, key=lambda c: (c.state in ended, c.word != "RUNNING"))
+    ranked = sorted(cells, key=lambda c: (c.state in FINAL, c.word != "RUNNING"))
     for cell in ranked[:MOST_ROWS]:
         step = "" if cell.step is None else f"{cell.step}/{cell.steps}"
         rate = "" if cell.units_per_s is None else f"{cell.units_per_s:,.0f}/s"
-        word = cell.state if cell.state in ended else cell.word.lower()
+        word = cell.state if cell.state in FINAL else cell.word.lower()
         row = (cell.name, cell.id, word, cell.nodes, step, rate, str(cell.restarts or ""))
         table.add_row(*map(Text, row))
     if len(ranked) > MOST_ROWS:
