@@ -19,6 +19,9 @@ HERE = {
 }
 
 
+ON_A_CLUSTER = {"kind": "slurm", "job_id": "7", "restarts": 0, "nodes": "n1", "partition": "main"}
+
+
 def made(name: str = "a", *overrides: str, threads: Any = 2, **changed: Any) -> dict[str, Any]:
     record = empty_record()
     record["job"] |= {"name": name, "config_hash": name, "overrides": list(overrides)}
@@ -116,3 +119,20 @@ def test_two_checkouts_that_are_dirty_in_different_ways() -> None:
     records = [made("a", dirty=True, source=first), made("b", dirty=True, source=second)]
     assert differences(records) == ["dirty differs: 1ab (a) and 2ab (b)"]
     assert differences([records[0], made("c", dirty=True, source=first)]) == []
+
+
+def test_hosts_that_a_scheduler_chose_have_a_way_out() -> None:
+    here, there = made("a"), made("b", host="there")
+    (plain,) = differences([here, there])
+    assert plain == "host differs: here (a) and there (b)"
+    there["job"]["scheduler"] = ON_A_CLUSTER
+    (said,) = blocking([here, there])
+    assert said == f"{plain}; hydra.launcher.mode=allocation runs all cells on the same nodes"
+
+
+def test_the_interface_differs_with_the_nodes_on_purpose() -> None:
+    """paceline sets it where there are several; by itself it is a difference."""
+    several = HERE["env"] | {"GLOO_SOCKET_IFNAME": "eth0"}
+    one, two = made("a", "launch.nnodes=1"), made("b", "launch.nnodes=2", env=several)
+    assert differences([one, two]) == []
+    assert len(differences([made("a"), made("b", env=several)])) == 1

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import TINY, Command
 from tests.slurm.bound import Bound
 from tests.slurm.cluster import Cluster, missing
+from tests.slurm.training import JOB, SLOW
 
 
 @pytest.fixture(scope="session")
@@ -67,3 +69,23 @@ def nothing_left(request: pytest.FixtureRequest, bound: Bound) -> Iterator[None]
         pytest.fail(f"ended by the bound: {broken}")
     if left:
         pytest.fail(f"left on the cluster: {'; '.join(left)}")
+
+
+@pytest.fixture
+def slow(command: Command) -> list[str]:
+    command.most = 120
+    (command.cwd / "mine.py").write_text(SLOW)
+    words = [*TINY, "model._target_=mine.Model", "launch.threads_per_rank=1", "checkpoint=sync"]
+    return [*words, "checkpoint.every_steps=50", "measure.gradient_check=false"]
+
+
+@pytest.fixture
+def single(slow: list[str]) -> list[str]:
+    return [*slow, "launch=slurm", f"hydra.run.dir={JOB}"]
+
+
+@pytest.fixture
+def used(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """The cluster that this process's commands reach."""
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    return cluster

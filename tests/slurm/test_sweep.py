@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,35 @@ def test_plan_prints_the_scripts_and_starts_nothing(command: Command, cluster: C
     single = command(*TINY, "launch=slurm", "plan=true", env=cluster.env)
     assert single.code == 0 and "#SBATCH --nodes=1\n" in single.out
     assert cluster.run("squeue", "-h", "-t", "pending,running") == ""
+
+
+def test_code_that_is_edited_while_a_job_waits_is_told(command: Command, cluster: Cluster) -> None:
+    """P35: the row says that what ran isn't what was submitted."""
+
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", *who, *words], cwd=command.cwd, check=True, capture_output=True)
+
+    (command.cwd / "mine.py").write_text(RAISES)
+    git("init")
+    git("add", "mine.py")
+    git("commit", "-m", "mine")
+    typed = ["model._target_=mine.Model", "+launch.slurm.options.begin=now+8", "run.seed=0,1"]
+    sweep_dir = command.cwd / "outputs/sweeps/s"
+    done = command(
+        "-m", *words(*typed, "detach=true"), f"hydra.sweep.dir={sweep_dir}", env=cluster.env
+    )
+    assert done.code == 0, done.err
+    (command.cwd / "mine.py").write_text(RAISES.replace("has had enough", "went home"))
+    waited = command("status", str(sweep_dir), "--wait", env=cluster.env)
+    assert waited.code == 0, waited.err
+    table = json.loads((sweep_dir / "table.json").read_text())
+    assert [row["state"] for row in table["rows"]] == ["completed"] * 2
+    assert all(row["source_changed"] for row in table["rows"])
+    for path in sweep_dir.glob("*/result.json"):
+        record = json.loads(path.read_text())
+        code = record["environment"]["source"]
+        assert code["submitted"]["dirty"] is None and code["started"]["dirty"] is not None
+        assert code["changed"] == [
+            "code changed since it was submitted: uncommitted changes differ"
+        ]

@@ -23,7 +23,8 @@ class MicroBatchSweeper(CellSweeper):
         from paceline.controller.session import SESSION
 
         typed = self.typed(arguments)
-        micro_batch.check(self.goal, self.config.sweep.on_failure, typed)
+        config = self.config
+        micro_batch.check(self.goal, config.sweep.on_failure, typed, config.detach)
         starts = product(typed)
         search = micro_batch.Search(
             micro_batch.candidates(self.compose([*starts[0], micro_batch.override(1)])),

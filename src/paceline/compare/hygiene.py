@@ -18,6 +18,7 @@ SWEPT_BY = {
     "env.MKL_NUM_THREADS": "launch.threads_per_rank",
     "env.OPENBLAS_NUM_THREADS": "launch.threads_per_rank",
     "env.MALLOC_": "launch.host_memory",
+    "env.GLOO_SOCKET_IFNAME": "launch.nnodes",  # set where there are several
 }
 """A fact (or the beginning of its name) -> the key that sets it: swept, it differs on purpose."""
 
@@ -28,6 +29,9 @@ WAY_OUT = {
     "threads_per_rank": "set launch.threads_per_rank to compare alike",
     "host_memory": "set launch.host_memory to compare alike",
 }
+
+ON_A_CLUSTER = "hydra.launcher.mode=allocation runs all cells on the same nodes"
+"""The way out where a scheduler has chosen the hosts."""
 
 SHOWN = 4
 
@@ -43,6 +47,8 @@ def differences(records: list[Record]) -> list[str]:
         if key in LEFT_OUT or _set_by(key) in swept:
             continue
         sentence = _sentence(key, each)
+        if sentence and key == "host" and any(r["job"]["scheduler"] for r in records):
+            sentence = f"{sentence}; {ON_A_CLUSTER}"
         if sentence:
             found.append(sentence)
     return found

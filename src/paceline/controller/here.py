@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from paceline.controller.plan import Job
+from paceline.controller.rules import elsewhere
 from paceline.controller.turns import Turns, in_turn
 
 
@@ -19,7 +20,20 @@ class Here:
 
     on_failure: str
     before: Callable[[Job], None]
-    submits = False
+
+    def problems(self, jobs: list[Job], sweep_dir: Path, dry: bool) -> list[str]:
+        if any(elsewhere(job.config) for job in jobs):
+            return [
+                "launch.scheduler=slurm: a sweep on a cluster is hydra/launcher=slurm; add that"
+            ]
+        nnodes = next((n for j in jobs if (n := j.config["launch"]["nnodes"]) != 1), 1)
+        if nnodes == 1:
+            return []
+        # the nodes of a sweep would have to take the same cell at the same time
+        return [
+            f"launch.nnodes={nnodes}: a sweep runs its cells on this node alone; run each by "
+            "itself, one command a node and job, or hydra/launcher=slurm"
+        ]
 
     def waiting(self, sweep_dir: Path) -> set[str]:
         return set()

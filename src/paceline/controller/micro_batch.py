@@ -48,7 +48,7 @@ def override(accumulation_steps: int) -> str:
     return f"{KEY}={accumulation_steps}"
 
 
-def check(goal: str, on_failure: str, typed: Mapping[str, Sequence[str]]) -> None:
+def check(goal: str, on_failure: str, typed: Mapping[str, Sequence[str]], detach: bool) -> None:
     """ConfigError for a command that asks for no search. `typed`: key -> its overrides."""
     problems = []
     if goal not in GOALS:
@@ -56,6 +56,10 @@ def check(goal: str, on_failure: str, typed: Mapping[str, Sequence[str]]) -> Non
     if on_failure == "stop":
         problems.append(
             "sweep.on_failure=stop: this search goes on where memory ran out; leave it at continue"
+        )
+    if detach:
+        problems.append(
+            "detach=true: this search needs the result of a try for the next one; leave it out"
         )
     for key, values in typed.items():
         bare = key.lstrip("+~")

@@ -12,7 +12,6 @@ from paceline.controller.identity import cell_name, config_hash, trial_hash, wor
 from paceline.controller.problems import examine, typed_in
 from paceline.controller.rules import broken_here, elsewhere, local_world_size, world_size
 from paceline.controller.rules.device import on_cuda
-from paceline.controller.rules.nodes import node_counts
 from paceline.controller.scaling import effective, section
 from paceline.controller.session import SESSION
 from paceline.record.environment import cores, scheduled
@@ -123,7 +122,7 @@ def _requested(config: dict[str, Any], choices: dict[str, Any], ranks: int) -> d
     return {
         **_of_the_host(config, ranks),
         "world_size": ranks,
-        "nnodes": node_counts(config)[1],
+        "nnodes": ranks // local_world_size(config, ranks),
         "host_memory": config["launch"]["host_memory"],
         "compile": choices.get("compile"),
         "precision": choices.get("precision"),

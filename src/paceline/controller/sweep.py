@@ -20,7 +20,6 @@ from paceline.controller.identity import unhashed
 from paceline.controller.job import now, outcome
 from paceline.controller.nudged import nudged
 from paceline.controller.plan import CannotRun, Job, make_job
-from paceline.controller.rules import elsewhere
 from paceline.controller.session import SESSION
 from paceline.controller.show import print_plan, print_start
 from paceline.controller.turns import Turns, say_nudged
@@ -69,8 +68,8 @@ def check_swept(overrides: Sequence[Sequence[str]]) -> list[str]:
 class Way(Protocol):
     """How the cells of a sweep are run."""
 
-    submits: bool
-    """Not here: each cell may have several nodes of its own."""
+    def problems(self, jobs: list[Job], sweep_dir: Path, dry: bool) -> list[str]:
+        """Why these can't be run this way. `dry`: without asking anybody outside."""
 
     def waiting(self, sweep_dir: Path) -> set[str]:
         """Names of jobs that an earlier start has under way, and this one must not start again."""
@@ -88,7 +87,8 @@ def run_cells(cells: Cells, sweep_dir: Path, plan_only: bool, way: Way) -> dict[
     Raises ConfigError before anything starts if any cell is wrong, Interrupted on a signal.
     """
     console = terminal.screen()
-    cells.problems += [] if way.submits else _for_a_cluster(cells)
+    dry = plan_only or bool(cells.problems)
+    cells.problems += way.problems(cells.jobs, sweep_dir, dry)
     if cells.problems:
         raise ConfigError(cells.problems)
     if plan_only:
@@ -125,20 +125,6 @@ def run_cells(cells: Cells, sweep_dir: Path, plan_only: bool, way: Way) -> dict[
             not_run = Failed("pending", None, "not run")
             done[job.name] = not_run if record is None else outcome(record, job)
     return done
-
-
-def _for_a_cluster(cells: Cells) -> list[str]:
-    """What cells ask for that can't be had one after the other on this machine."""
-    if any(elsewhere(job.config) for job in cells.jobs):
-        return ["launch.scheduler=slurm: a sweep on a cluster is hydra/launcher=slurm; add that"]
-    nnodes = next((n for j in cells.jobs if (n := j.config["launch"]["nnodes"]) != 1), 1)
-    if nnodes == 1:
-        return []
-    # the nodes of a sweep would have to take the same cell at the same time
-    return [
-        f"launch.nnodes={nnodes}: a sweep runs its cells on this node alone; run each by itself, "
-        "one command a node and job, or hydra/launcher=slurm"
-    ]
 
 
 def make_table(sweep_dir: Path, console: Console) -> dict[str, Any] | None:

@@ -12,8 +12,8 @@ def _devices(config: Config, choices: Config, world: int) -> str | None:
         return None
     if config["run"]["device"] == "cuda" and not asked:
         return (
-            f"run.device=cuda: launch.slurm.gpus_per_node={asked} asks for no GPUs; set it to "
-            "those of a node, or use run.device=cpu"
+            "run.device=cuda: launch.slurm.gpus_per_node asks for no GPUs; set it to those of a "
+            "node, or use run.device=cpu"
         )
     if asked and config["run"]["device"] != "cpu" and launch["nproc"] not in ("auto", asked):
         return (

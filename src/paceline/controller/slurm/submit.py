@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -136,7 +137,6 @@ def submit(
     folder.mkdir(parents=True, exist_ok=True)
     for one in scripts:
         one.path.write_text(one.text)
-    _try_out(scripts)
     known = read_json(folder / JOBS) or {"jobs": []}
     book: dict[str, Any] = {
         "mode": mode,
@@ -173,15 +173,19 @@ def submit(
     return numbers
 
 
-def _try_out(scripts: list[Script]) -> None:
-    """Have SLURM look at each kind of job before the first one is in the queue."""
+def try_out(scripts: list[Script]) -> None:
+    """Have SLURM look at each kind of job before anything is written or in the queue. Raises
+    ConfigError with its reason."""
     kinds: dict[str, Script] = {}
     for one in scripts:
         own = ("#SBATCH --job-name=", "#SBATCH --output=")
         lines = [x for x in one.text.splitlines() if x.startswith("#SBATCH")]
         kinds.setdefault("\n".join(x for x in lines if not x.startswith(own)), one)
-    for one in kinds.values():
-        call.sbatch(one.path, None, test_only=True)
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        for one in kinds.values():
+            path = Path(folder) / "job.sh"
+            path.write_text(one.text)
+            call.sbatch(path, None, test_only=True)
 
 
 def _collector(directory: Path, job: Job, numbers: Sequence[str]) -> str:

@@ -219,9 +219,10 @@ def _table(cells: list[CellView]) -> Table:
         table.add_column(column, overflow="fold")
     ranked = sorted(cells, key=lambda c: (c.state in FINAL, c.word != "RUNNING"))
     for cell in ranked[:MOST_ROWS]:
-        step = "" if cell.step is None else f"{cell.step}/{cell.steps}"
-        rate = "" if cell.units_per_s is None else f"{cell.units_per_s:,.0f}/s"
-        word = cell.state if cell.state in FINAL else cell.word.lower()
+        over = cell.state in FINAL
+        step = "" if over or cell.step is None else f"{cell.step}/{cell.steps}"
+        rate = "" if over or cell.units_per_s is None else f"{cell.units_per_s:,.0f}/s"
+        word = cell.state if over else cell.word.lower()
         row = (cell.name, cell.id, word, cell.nodes, step, rate, str(cell.restarts or ""))
         table.add_row(*map(Text, row))
     if len(ranked) > MOST_ROWS:

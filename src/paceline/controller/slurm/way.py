@@ -21,6 +21,7 @@ from paceline.controller.slurm.submit import (
     one_each,
     one_for_all,
     submit,
+    try_out,
 )
 from paceline.controller.slurm.watch import wait
 from paceline.controller.turns import Turns
@@ -38,7 +39,6 @@ class Cluster:
     max_in_flight: int | None
     detach: bool
     before: Callable[[Job], None]
-    submits = True
 
     def __post_init__(self) -> None:
         most = self.max_in_flight
@@ -56,12 +56,25 @@ class Cluster:
             raise ConfigError(problems)
         check_outside()
 
+    def problems(self, jobs: list[Job], sweep_dir: Path, dry: bool) -> list[str]:
+        if self.mode == "jobs" and any(j.config["sweep"]["on_failure"] == "stop" for j in jobs):
+            return [
+                "sweep.on_failure=stop: jobs of a cluster run side by side, none waits for the end "
+                "of another; leave it at continue, or use hydra.launcher.mode=allocation"
+            ]
+        try:
+            scripts = self._scripts(_missing(jobs), sweep_dir)
+            if not dry:
+                try_out(scripts)
+        except ConfigError as error:
+            return error.problems
+        return []
+
     def waiting(self, sweep_dir: Path) -> set[str]:
         return set(in_queue(sweep_dir))
 
     def show(self, jobs: list[Job], sweep_dir: Path, console: Console) -> None:
-        missing = [job for job in jobs if finished(job.directory) is None]
-        for one in self._scripts(missing, sweep_dir):
+        for one in self._scripts(_missing(jobs), sweep_dir):
             _print_script(one, console)
 
     def run(self, turns: Turns, sweep_dir: Path, console: Console) -> dict[str, Any]:
@@ -97,6 +110,7 @@ def run_single(job: Job, detach: bool, console: Console) -> float | Failed:
     check_outside()
     if finished(job.directory) is None:
         if job.name not in in_queue(job.directory):
+            try_out(one_each([job]))
             with claim(job.directory):
                 set_aside(job.directory)
             numbers = submit(job.directory, "jobs", [job], one_each([job]), None)
@@ -115,6 +129,10 @@ def print_script(job: Job, console: Console) -> None:
     """Of `launch=slurm plan=true`."""
     for one in one_each([job]):
         _print_script(one, console)
+
+
+def _missing(jobs: list[Job]) -> list[Job]:
+    return [job for job in jobs if finished(job.directory) is None]
 
 
 def _rate(job: Job) -> float | Failed:
