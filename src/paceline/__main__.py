@@ -163,13 +163,13 @@ def _entry() -> Callable[[], None]:
         from paceline.types import ConfigError
 
         job = SESSION.job
-        if job is None:
-            SESSION.command = typed  # a launcher's process has a session of its own
+        if job is None:  # in a launcher's process, with a session of its own
             hydra_config = HydraConfig.get()
             root: Any = config.copy()
             with read_write(root), open_dict(root):
                 root.hydra = hydra_config  # Hydra gives a job's config without it
-            job = make_job(root, Path(hydra_config.runtime.output_dir), sweep="stock")
+            directory = Path(hydra_config.runtime.output_dir)
+            job = make_job(root, directory, sweep="stock", command=typed)
         try:
             if elsewhere(job.config):
                 return run_single(job, config.detach, screen())

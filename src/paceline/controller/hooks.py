@@ -29,7 +29,7 @@ class Hooks(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         directory, wrong = _directory(config, "hydra.run.dir")
         try:
-            job = make_job(config, directory)
+            job = make_job(config, directory, command=SESSION.command)
         except ConfigError as error:
             _refuse([*error.problems, *wrong])
         if wrong:

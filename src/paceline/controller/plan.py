@@ -13,7 +13,6 @@ from paceline.controller.problems import examine, typed_in
 from paceline.controller.rules import broken_here, elsewhere, local_world_size, world_size
 from paceline.controller.rules.device import on_cuda
 from paceline.controller.scaling import effective, section
-from paceline.controller.session import SESSION
 from paceline.record.environment import cores, scheduled
 from paceline.types import ConfigError
 
@@ -86,9 +85,9 @@ def cell_directory(*, _root_: DictConfig) -> str:
         return "unresolved"
 
 
-def make_job(root: DictConfig, directory: Path, sweep: str | None = None) -> Job:
+def make_job(root: DictConfig, directory: Path, sweep: str | None = None, command: str = "") -> Job:
     """Check a composed config (with Hydra's node) and everything about it that can be known
-    before a process starts. `directory`: where the job lives.
+    before a process starts. `directory`: where the job lives; `command`: what was typed.
 
     Raises ConfigError with every problem found; CannotRun when only rules between groups fail.
     """
@@ -110,7 +109,7 @@ def make_job(root: DictConfig, directory: Path, sweep: str | None = None) -> Job
         work_hash=work_hash(frozen),
         repeat=config["repeat"],
         sweep=sweep,
-        command=SESSION.command,
+        command=command,
     )
     if found.broken:
         raise CannotRun(found.broken, job)

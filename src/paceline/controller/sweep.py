@@ -39,7 +39,7 @@ class Cells:
     def add(self, root: DictConfig, directory: Path, sweep: str) -> Job | Failed:
         """Plan one composed cell; what is wrong with it is kept, not raised."""
         try:
-            job = make_job(root, directory, sweep)
+            job = make_job(root, directory, sweep, SESSION.command)
         except CannotRun as error:
             reason = "; ".join(error.problems)
             self.skipped.append((error.job, reason))

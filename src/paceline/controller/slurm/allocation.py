@@ -13,7 +13,8 @@ from paceline.controller.frozen import read_job
 from paceline.controller.job import outcome
 from paceline.controller.plan import Job
 from paceline.controller.slurm import script, settle
-from paceline.controller.slurm.submit import JOBS, ask_of
+from paceline.controller.slurm.book import read_book
+from paceline.controller.slurm.submit import ask_of
 from paceline.controller.turns import Turns, in_turn
 from paceline.record.schema import read_json
 from paceline.report import terminal
@@ -23,13 +24,12 @@ from paceline.types import ConfigError, Failed
 def run_sweep(sweep_dir: Path) -> None:
     """Run what is missing of a submitted sweep. Raises Interrupted when a cell was told to stop,
     ConfigError outside of a job of SLURM."""
-    nodes = os.environ.get("SLURM_JOB_NUM_NODES")
-    if nodes is None:
+    nodes, book = os.environ.get("SLURM_JOB_NUM_NODES"), read_book(sweep_dir)
+    if nodes is None or book is None:
         raise ConfigError(
             [f"{sweep_dir}: its cells run in turn in a job of SLURM; submit its slurm/sweep.sh"]
         )
-    book = read_json(sweep_dir / script.FOLDER / JOBS) or {"jobs": []}
-    jobs = [read_job(sweep_dir / entry["name"]) for entry in book["jobs"]]
+    jobs = [read_job(entry.cell) for entry in book.entries]
     missing = [job for job in jobs if finished(job.directory) is None]
     console = terminal.screen()
     turns = Turns(

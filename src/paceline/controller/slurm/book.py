@@ -8,9 +8,10 @@ from typing import Any
 
 from paceline.controller.directory import FROZEN
 from paceline.controller.slurm.script import FOLDER, PHASE
-from paceline.controller.slurm.submit import JOBS
 from paceline.record.schema import read_json
 from paceline.types import ConfigError
+
+JOBS = "jobs.json"
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Book:
-    """What was submitted for `root`, a sweep's directory or a single job's."""
+    """What was submitted for `root`, a sweep's directory or a single job's. `collector`: the SLURM
+    job that makes the table in the end."""
 
     root: Path
     entries: list[Entry]
+    collector: str | None
 
     @property
     def ids(self) -> list[str]:
@@ -58,7 +61,7 @@ def read_book(directory: Path) -> Book | None:
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError([f"{path}: can't be read ({error!r}); submit the same again"]) from error
-    return Book(root, entries)
+    return Book(root, entries, book["collector"])
 
 
 def status_of(cell: Path) -> dict[str, Any]:

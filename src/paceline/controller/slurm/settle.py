@@ -15,6 +15,7 @@ from paceline.controller.directory import claim, set_aside
 from paceline.controller.frozen import read_job
 from paceline.controller.plan import Job
 from paceline.controller.slurm.book import (
+    JOBS,
     Book,
     Entry,
     progress_of,
@@ -25,7 +26,6 @@ from paceline.controller.slurm.book import (
 from paceline.controller.slurm.ending import ending
 from paceline.controller.slurm.script import FOLDER
 from paceline.controller.slurm.state import UNKNOWN, JobState
-from paceline.controller.slurm.submit import JOBS
 from paceline.record.schema import RAN, empty_record, read_json, write_json
 from paceline.types import ConfigError
 

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.controller.directory import FROZEN
+from paceline.controller.directory import FROZEN, finished
 from paceline.controller.frozen import freeze
 from paceline.controller.job import now
 from paceline.controller.plan import Job
 from paceline.controller.rules.nodes import node_counts
 from paceline.controller.session import SESSION
 from paceline.controller.slurm import call, script, state
+from paceline.controller.slurm.book import JOBS, read_book
 from paceline.controller.slurm.script import FOLDER, Ask
 from paceline.record.schema import read_json, write_json
 from paceline.record.source import snapshot
 from paceline.types import ConfigError
 
-JOBS = "jobs.json"
 INSIDE = (script.MARK, "RANK", "TORCHELASTIC_RUN_ID")
 """Variables of a process that somebody started as a part of a job."""
 
@@ -101,12 +101,10 @@ def one_for_all(jobs: Sequence[Job], sweep_dir: Path) -> list[Script]:
 
 def in_queue(directory: Path) -> dict[str, str]:
     """Name -> number of the jobs of this directory that SLURM hasn't ended yet."""
-    known = read_json(directory / FOLDER / JOBS)
-    if known is None:
-        return {}
-    entries = known["jobs"]
-    states = state.look(sorted({entry["id"] for entry in entries}))
-    return {e["name"]: e["id"] for e in entries if not states[e["id"]].over}
+    book = read_book(directory)
+    waiting = [] if book is None else [e for e in book.entries if finished(e.cell) is None]
+    states = state.look(entry.id for entry in waiting)
+    return {entry.name: entry.id for entry in waiting if not states[entry.id].over}
 
 
 def check_outside() -> None:

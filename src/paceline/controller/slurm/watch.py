@@ -20,9 +20,9 @@ from rich.text import Text
 
 from paceline.controller.session import SESSION, Interrupted
 from paceline.controller.slurm import call, state
+from paceline.controller.slurm.book import JOBS, read_book
 from paceline.controller.slurm.script import FOLDER
 from paceline.controller.slurm.settle import FINAL, CellView, progress, settle
-from paceline.controller.slurm.submit import JOBS
 from paceline.record.schema import RAN, read_json
 from paceline.types import ConfigError
 
@@ -43,11 +43,11 @@ def wait(directory: Path, console: Console) -> None:
     Raises Interrupted when the user left, or cancelled them; ConfigError when SLURM doesn't answer
     any more.
     """
-    book = read_json(directory / FOLDER / JOBS)
+    book = read_book(directory)
     if book is None:
         raise ConfigError([f"{directory}: nothing of it was submitted (no {FOLDER}/{JOBS})"])
-    ids = sorted({entry["id"] for entry in book["jobs"]})
-    view = _View(console, directory, len(book["jobs"]))
+    ids = book.ids
+    view = _View(console, directory)
     began = heard = time.monotonic()
     cancelled = False
     with _asking() as asked, view:
@@ -70,8 +70,8 @@ def wait(directory: Path, console: Console) -> None:
             while time.monotonic() < due and not asked.signal:
                 time.sleep(0.1)
             if asked.signal and not cancelled:
-                cancelled = _decide(asked, ids, directory, view, book["collector"])
-    _dismiss(book["collector"])
+                cancelled = _decide(asked, ids, directory, view, book.collector)
+    _dismiss(book.collector)
     if cancelled:
         SESSION.states.append("interrupted")
         raise Interrupted("interrupted")
@@ -153,7 +153,6 @@ class _View:
 
     console: Console
     directory: Path
-    number: int
     _said: dict[str, str] = field(default_factory=dict)
     _next_summary: float = 0.0
     _live: Live | None = None
