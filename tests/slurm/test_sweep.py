@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,19 @@ def test_a_single_run(command: Command, cluster: Cluster) -> None:
     again = command(*typed, env=cluster.env)
     assert again.code == 0 and len(again.jobs()) == 1
     assert cluster.queued() == {}
+
+
+def test_four_copies_of_a_command_are_not_four_ranks(command: Command, cluster: Cluster) -> None:
+    """P28, P30: each of them would train alone; both numbers are said, in seconds."""
+    typed = [*TINY, "strategy=ddp", "launch.nnodes=2", "launch.rdzv_endpoint=n1:29511"]
+    line = shlex.join(["srun", "python", "-m", "paceline", *typed])
+    log = command.cwd / "log"
+    options = ["-N2", "--ntasks-per-node=2", "-o", str(log), "--wrap", line]
+    number = cluster.submit(*options, cwd=command.cwd)
+    assert cluster.wait_state(number, ["FAILED", "COMPLETED"]) == "FAILED"
+    assert cluster.job(number)["ExitCode"] == "2:0"
+    said = "launch.nnodes=2: that is 4 ranks, but SLURM starts SLURM_"
+    assert said in log.read_text() and "--ntasks-per-node=1" in log.read_text()
 
 
 def test_plan_prints_the_scripts_and_starts_nothing(command: Command, cluster: Cluster) -> None:

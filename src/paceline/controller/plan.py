@@ -145,9 +145,16 @@ def on_this_node(job: Job, endpoint: str | None) -> Job:
     launch = job.config["launch"] | {"scheduler": "none", "rdzv_endpoint": endpoint}
     config = job.config | {"launch": launch}
     problems = broken_here(config, job.choices, ranks)
+    here = _of_the_host(config, ranks)
+    if job.requested["device"] == "cuda" != here["device"]:
+        asked = launch["slurm"]["gpus_per_node"]
+        problems.append(
+            f"launch.slurm.gpus_per_node={asked}: torch sees no CUDA device on this node; use a "
+            "torch that is built for it, or run.device=cpu"
+        )
     if problems:
         raise ConfigError(problems)
-    return replace(job, config=config, requested=job.requested | _of_the_host(config, ranks))
+    return replace(job, config=config, requested=job.requested | here)
 
 
 def _of_the_host(config: dict[str, Any], ranks: int) -> dict[str, Any]:

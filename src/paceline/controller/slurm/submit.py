@@ -83,13 +83,14 @@ def one_for_all(jobs: Sequence[Job], sweep_dir: Path) -> list[Script]:
                     "hydra.launcher.mode=jobs"
                 ]
             )
+    widest = max(asks, key=lambda a: a.cpus_per_task or 0)
     whole = Ask(
         name=sweep_dir.name,
         command=first.command,
         directory=sweep_dir,
         nodes=(max(a.nodes[0] for a in asks), max(a.nodes[1] for a in asks)),
-        ranks=max(a.ranks for a in asks),
-        workers=max(a.workers for a in asks),
+        ranks=widest.ranks,
+        workers=widest.workers,
         slurm=first.slurm,
         python=first.python,
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from rich import box
 from rich.console import Console
@@ -32,6 +33,9 @@ LOOK_EVERY_S, LATER_EVERY_S, SOON_S = 2.0, 10.0, 60.0
 PATIENCE_S = 600.0
 """A controller that doesn't answer may be restarting: so long nothing is given up."""
 
+SETTLED_S = 90.0
+"""After the last end all rows are there within that time, where they can be written."""
+
 SUMMARY_EVERY_S = 30.0
 MOST_ROWS = 25
 COLUMNS = ("cell", "job", "state", "on", "step", "rate", "restarts")
@@ -49,6 +53,7 @@ def wait(directory: Path, console: Console) -> None:
     ids = book.ids
     view = _View(console, directory)
     began = heard = time.monotonic()
+    ended: float | None = None
     cancelled = False
     with _asking() as asked, view:
         while True:
@@ -62,19 +67,31 @@ def wait(directory: Path, console: Console) -> None:
             else:
                 cells = progress(directory, states)
                 view.show(cells)
-                if all(one.over for one in states.values()) and not any(map(_open, cells)):
+                if not all(one.over for one in states.values()):
+                    ended = None
+                elif not any(map(_open, cells)):
                     break
+                else:
+                    ended = heard if ended is None else ended
+                    if heard - ended > SETTLED_S:  # nobody may write here
+                        break
             due = time.monotonic() + (
                 LOOK_EVERY_S if time.monotonic() - began < SOON_S else LATER_EVERY_S
             )
             while time.monotonic() < due and not asked.signal:
                 time.sleep(0.1)
-            if asked.signal and not cancelled:
+            if asked.signal and cancelled:
+                break
+            if asked.signal:
                 cancelled = _decide(asked, ids, directory, view, book.collector)
-    _dismiss(book.collector)
     if cancelled:
-        SESSION.states.append("interrupted")
-        raise Interrupted("interrupted")
+        _interrupt()
+    _dismiss(book.collector)
+
+
+def _interrupt() -> NoReturn:
+    SESSION.states.append("interrupted")
+    raise Interrupted("interrupted")
 
 
 def _dismiss(collector: str | None) -> None:
@@ -130,8 +147,7 @@ def _decide(
         f"left alone, they run on. Again: paceline status {directory} --wait   To cancel: "
         f"scancel {' '.join(ids)}"
     )
-    SESSION.states.append("interrupted")
-    raise Interrupted("interrupted")
+    _interrupt()
 
 
 def _answer(asked: _Asked, view: _View) -> str:
