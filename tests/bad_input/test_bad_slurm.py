@@ -100,6 +100,12 @@ def test_a_search_can_not_leave(refuse: Refuse) -> None:
     assert problem.startswith("detach=true: ")
 
 
+@pytest.mark.parametrize("words", [["launch=local"], ["-m", "run.seed=0,1"]])
+def test_a_job_here_is_not_left_alone(refuse: Refuse, words: list[str]) -> None:
+    (problem,) = refuse(*words, "detach=true")
+    assert problem.startswith("detach=true: a job on this machine ends with its command")
+
+
 def test_what_is_no_part_of_a_cell_is_not_swept(refuse: Refuse) -> None:
     keys = [f"launch.slurm.{key}" for key in ("account", "qos", "dependency")]
     problems = refuse("-m", "hydra/launcher=slurm", *(f"{key}=a,b" for key in keys))

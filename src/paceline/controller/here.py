@@ -11,6 +11,7 @@ from rich.console import Console
 
 from paceline.controller.plan import Job
 from paceline.controller.rules import elsewhere
+from paceline.controller.rules.submitted import detached
 from paceline.controller.turns import Turns, in_turn
 
 
@@ -22,6 +23,8 @@ class Here:
     before: Callable[[Job], None]
 
     def problems(self, jobs: list[Job], sweep_dir: Path, dry: bool) -> list[str]:
+        if jobs and detached(jobs[0].config):
+            return detached(jobs[0].config)
         if any(elsewhere(job.config) for job in jobs):
             return [
                 "launch.scheduler=slurm: a sweep on a cluster is hydra/launcher=slurm; add that"

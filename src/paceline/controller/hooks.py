@@ -18,6 +18,7 @@ from paceline.controller.plan import make_job
 from paceline.controller.problems import typed_in
 from paceline.controller.refusal import print_problems, typed_problems
 from paceline.controller.rules import elsewhere
+from paceline.controller.rules.submitted import detached
 from paceline.controller.session import EXIT_CONFIG, SESSION
 from paceline.controller.show import print_plan
 from paceline.controller.slurm.way import print_script
@@ -32,6 +33,7 @@ class Hooks(Callback):
             job = make_job(config, directory, command=SESSION.command)
         except ConfigError as error:
             _refuse([*error.problems, *wrong])
+        wrong += detached(job.config)
         if wrong:
             _refuse(wrong)
         if config.plan:

@@ -6,6 +6,16 @@ from paceline.controller.rules.device import elsewhere
 from paceline.controller.rules.rule import DEVICE, Config, Rules
 
 
+def detached(config: Config) -> list[str]:
+    """What is wrong with leaving this job alone. No rule: in a sweep it is no reason to skip."""
+    if not config["detach"] or elsewhere(config):
+        return []
+    return [
+        "detach=true: a job on this machine ends with its command; leave it out, or use "
+        "launch=slurm (with -m: hydra/launcher=slurm)"
+    ]
+
+
 def _devices(config: Config, choices: Config, world: int) -> str | None:
     launch, asked = config["launch"], config["launch"]["slurm"]["gpus_per_node"]
     if not elsewhere(config):
