@@ -119,7 +119,7 @@ def test_fewer_steps_than_it_has_trained(tmp_path: Path) -> None:
 
 def test_whose_result_a_directory_holds(tmp_path: Path) -> None:
     made = job(tmp_path / "job")
-    record: dict[str, Any] = {"job": made.section("")}
+    record: dict[str, Any] = {"job": made.section()}
     assert not another(made, record)
     assert not another(replace(made, repeat=1), record)
     assert another(job(tmp_path / "job", "run.steps=50", "strategy=ddp"), record)

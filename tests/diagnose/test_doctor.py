@@ -245,3 +245,6 @@ def test_no_slurm_is_no_fault() -> None:
     assert "inside job 12" in line.value
     (line,) = lines("slurm", there | {"error": "sinfo gave no answer within 5 s"})
     assert line.state == "missing"
+    said = "sinfo: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host"
+    (line,) = lines("slurm", there | {"error": said})  # commands without a cluster
+    assert (line.state, line.why) == ("ok", "n/a: no cluster is configured on this machine")

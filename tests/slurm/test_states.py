@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from paceline.controller.doctor.host import slurm_facts
 from paceline.controller.slurm import call
 from paceline.controller.slurm.settle import APART_S, QUIET_S, settle
 from paceline.controller.slurm.state import JobState, look
+from paceline.diagnose.doctor.software import slurm
 from paceline.types import ConfigError
 from tests.slurm.cluster import Cluster
 from tests.slurm.looks import over, quick, seen
@@ -146,6 +148,11 @@ def test_a_controller_that_does_not_answer(
     said = refused(script(tmp_path), test_only=False)
     assert said.startswith("sbatch: SLURM's controller does not answer; wait for it and type the")
     assert "[sbatch: error: " in said and "Unable to contact slurm controller" in said
+
+
+def test_the_doctor_sees_the_cluster(used: Cluster) -> None:
+    (line,) = slurm(slurm_facts())
+    assert (line.state, line.why) == ("ok", "nodes: 2 idle")
 
 
 @both

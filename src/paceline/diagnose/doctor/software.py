@@ -101,6 +101,10 @@ def compiler(facts: Mapping[str, Any]) -> list[Line]:
     return [*found, Line("inductor", MISSING, "compiles nothing", facts["error"], way_out)]
 
 
+NO_CLUSTER = "resolve_ctls_from_dns_srv"
+"""Said by SLURM's commands where no file names a cluster: the last place that they look in."""
+
+
 def slurm(facts: Mapping[str, Any]) -> list[Line]:
     """No fault if it isn't here."""
     tools = [name for name in ("sbatch", "srun", "sinfo") if facts[name] is not None]
@@ -108,6 +112,8 @@ def slurm(facts: Mapping[str, Any]) -> list[Line]:
         return [Line("slurm", OK, "not here", "n/a: neither sbatch nor srun nor sinfo on PATH")]
     inside = f"inside job {facts['job']}" if facts["job"] else "in no job"
     value = f"{', '.join(tools)} on PATH, {inside}"
+    if NO_CLUSTER in (facts["error"] or ""):
+        return [Line("slurm", OK, value, "n/a: no cluster is configured on this machine")]
     if facts["error"] is not None:
         way_out = "scontrol ping says whether the controller answers; ask who runs the cluster"
         return [Line("slurm", MISSING, value, facts["error"], way_out)]
