@@ -18,10 +18,9 @@ ranks=2 # of a node: its GPUs, or a few on CPUs; paceline starts them itself, so
 # module load python
 # source .venv/bin/activate
 
-# One paceline a node; they meet at the first node's name. A port of the job's own, so that two jobs
-# that share a node don't meet each other.
+# One paceline a node; they meet at the first node's name, where this script runs: the port is free.
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-port=$((20000 + SLURM_JOB_ID % 10000))
+port=$(python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
 
 # 120 s before the end of its time the job gets USR2, saves at the end of a step and leaves with 75.
 # Until its ranks listen, the signal must not end them: what is ignored here stays so until then.

@@ -19,7 +19,7 @@ ranks=2 # of a node; torchrun starts them, paceline adopts them
 # source .venv/bin/activate
 
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-port=$((20000 + SLURM_JOB_ID % 10000))
+port=$(python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])') # here is the first node
 start=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0} # a start's own: a late node of the last one must not join
 where=outputs/jobs/slurm-$SLURM_JOB_ID
 
