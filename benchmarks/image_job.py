@@ -130,7 +130,8 @@ def main() -> None:
             print(f"pair {number + 1} of {args.repeats} done", file=sys.stderr, flush=True)
         cold = bench.cold.get(tuple(args.levers))
         result = compared(bad, good, cold) | {"levers": args.levers, "steps": args.steps}
-        result["ladder"] = climb(bench, args.levers, args.ladder) if args.ladder else []
+        rest = list(LEVERS) if args.rest is None else args.rest
+        result["ladder"] = climb(bench, args.levers, rest, args.ladder) if args.ladder else []
     result["wrong"] = complaints(result)
     print_result(result, args)
     if args.json:
@@ -144,6 +145,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="pairs of jobs; default 5")
     parser.add_argument("--levers", nargs="+", choices=list(LEVERS), default=PAY)
     parser.add_argument("--ladder", type=int, default=3, help="rounds of the ladder; 0: none")
+    parser.add_argument(
+        "--rest", nargs="*", choices=list(LEVERS), help="its levers on top; default all left out"
+    )
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--per-class", type=int, default=32, help="images; default 32")
     parser.add_argument("--image-size", type=int, default=64, help="what the network sees")
@@ -207,11 +211,11 @@ def ratio(base_s: list[float], other_s: list[float]) -> dict[str, Any]:
     return {"ratio": value, "ci95": interval}
 
 
-def climb(bench: Bench, chosen: list[str], rounds: int) -> list[dict[str, Any]]:
-    """A row for no lever, for each one more, and for each left-out one on top of all chosen; a
+def climb(bench: Bench, chosen: list[str], rest: list[str], rounds: int) -> list[dict[str, Any]]:
+    """A row for no lever, for each one more, and for each other of `rest` on top of all chosen; a
     row is compared with the one that it stands on, of the same round."""
     rungs = [chosen[:n] for n in range(len(chosen) + 1)]
-    rungs += [[*chosen, lever] for lever in LEVERS if lever not in chosen]
+    rungs += [[*chosen, lever] for lever in rest if lever not in chosen]
     jobs: list[list[Trained]] = [[] for _ in rungs]
     for number in range(rounds):
         for rung, done in zip(rungs, jobs, strict=True):

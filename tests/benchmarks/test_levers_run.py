@@ -16,6 +16,7 @@ TINY = (
     *("run.steps=12", "measure.window_s=0", "model.width=16", "data.global_batch_size=8"),
     # compiles, but generates no code, which would take most of the time
     'hydra.sweeper.rungs.inductor=["compile=inductor","compile.backend=aot_eager","compile.mode=null"]',
+    *("~hydra.sweeper.rungs.fused", "~hydra.sweeper.rungs.loader"),
 )
 
 pytestmark = pytest.mark.slow
@@ -33,7 +34,8 @@ def run(command: Command, name: str, *words: str) -> tuple[Done, dict[str, Any]]
 def test_an_image_job_set_up_badly_and_well(command: Command) -> None:
     small = ("--per-class", "4", "--steps", "12", "--image-size", "16")
     once = ("--repeats", "1", "--ladder", "1", "--levers", "bf16", "fast_decode", "workers")
-    done, figures = run(command, "image_job.py", *small, *once)
+    rest = ("--rest", "normalize", "fused")  # inductor's code for convolutions takes minutes
+    done, figures = run(command, "image_job.py", *small, *once, *rest)
     assert done.code == (1 if figures["wrong"] else 0), done.err
     assert figures["levers"] == ["bf16", "fast_decode", "workers"]
     assert figures["same_samples"]
@@ -46,10 +48,10 @@ def test_an_image_job_set_up_badly_and_well(command: Command) -> None:
     assert 0 < figures["loss_off"]["final"] <= figures["loss_off"]["any_step"] < 1
     rungs = figures["ladder"]
     assert [r["lever"] for r in rungs if r["chosen"]] == [None, "bf16", "fast_decode", "workers"]
-    assert [r["lever"] for r in rungs if not r["chosen"]] == ["normalize", "fused", "inductor"]
+    assert [r["lever"] for r in rungs if not r["chosen"]] == ["normalize", "fused"]
     assert all(r["ratio"] > 0 for r in rungs)
-    assert [r["compile_s"] is not None for r in rungs] == [r["lever"] == "inductor" for r in rungs]
-    assert len([line for line in done.out.splitlines() if line.startswith("| + ")]) == 6
+    assert all(r["compile_s"] is None for r in rungs)
+    assert len([line for line in done.out.splitlines() if line.startswith("| + ")]) == 5
 
 
 def test_a_lever_that_there_is_not_is_refused(command: Command) -> None:
@@ -79,11 +81,7 @@ def test_the_table_of_the_levers_goes_between_its_lines(command: Command) -> Non
         rungs = workload["rungs"]
         assert rungs[0]["lever"] is None
         assert "compile=inductor" in rungs[1]["lever"]
-        assert [r["lever"] for r in rungs[2:]] == [
-            "precision=bf16",
-            "optimizer.fused=true",
-            "data.loader.num_workers=auto",
-        ]
+        assert [r["lever"] for r in rungs[2:]] == ["precision=bf16"]
         assert rungs[1]["row"]["compiled_cold"]
         assert workload["command"] in table
         for rung in rungs[1:]:

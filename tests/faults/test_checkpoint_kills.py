@@ -17,10 +17,10 @@ pytestmark = pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.timeout(900)
-def test_twenty_kills_lose_nothing_that_was_committed(tmp_path: Path) -> None:
-    victims = campaign(20, 0, tmp_path, [("ddp", "sync"), ("ddp", "async"), ("fsdp", "dcp")])
+def test_nine_kills_lose_nothing_that_was_committed(tmp_path: Path) -> None:
+    victims = campaign(9, 0, tmp_path, [("ddp", "sync"), ("ddp", "async"), ("fsdp", "dcp")])
     assert [said for victim in victims for said in victim.wrong] == []
-    assert sum(victim.kills for victim in victims) == 20
+    assert sum(victim.kills for victim in victims) == 9
     assert [victim.most_lost for victim in victims] == [5, 10, 5]
     assert all(max(victim.lost) <= victim.most_lost for victim in victims)
     assert sum(victim.in_staging for victim in victims) > 0

@@ -70,6 +70,7 @@ JOB = [
     "strategy=ddp",
     "launch.nproc=2",
     "launch.threads_per_rank=1",
+    "launch.stop_grace_s=100",  # a cold compilation is waited for, on a busy machine too
     "hydra.run.dir=job",
 ]
 BIG = ["optimizer=adamw", "model.hidden=[2048,2048]", "checkpoint.every_steps=3"]
