@@ -44,7 +44,10 @@ REFUSALS = {
 }
 """Of SLURM's words, any case -> the key to change, and how."""
 
-SILENT = r"unable to contact|timed out|zero bytes|connection refused|connect failure|cannot stat"
+SILENT = (
+    r"unable to contact|timed out|zero bytes|connection refused|connect failure|cannot stat|"
+    r"configuration source"
+)
 """The words of a command that reached no cluster."""
 
 
