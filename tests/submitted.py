@@ -50,7 +50,7 @@ class Sweep:
             freeze(job, cell / FROZEN)
             folder = self.root / "slurm" if mode == "allocation" else cell / "slurm"
             jobs.append({"name": name, "id": id, "script": "", "log": str(folder / f"{id}.log")})
-        book = {"mode": mode, "command": "", "submitted_at": "", "cluster": None, "jobs": jobs}
+        book = {"mode": mode, "command": "", "submitted_at": "", "jobs": jobs}
         (self.root / "slurm").mkdir(exist_ok=True)
         path = self.root / "slurm" / "jobs.json"
         write_json(path, book | {"max_requeues": 2, "collector": None})

@@ -158,7 +158,6 @@ def _entry() -> Callable[[], None]:
         from paceline.controller.plan import make_job
         from paceline.controller.rules import elsewhere
         from paceline.controller.session import SESSION
-        from paceline.controller.slurm.way import run_single
         from paceline.report.terminal import screen
         from paceline.types import ConfigError
 
@@ -172,6 +171,8 @@ def _entry() -> Callable[[], None]:
             job = make_job(root, directory, sweep="stock", command=typed)
         try:
             if elsewhere(job.config):
+                from paceline.controller.slurm.way import run_single
+
                 return run_single(job, config.detach, screen())
             return run_job(job, screen())
         except ConfigError as error:

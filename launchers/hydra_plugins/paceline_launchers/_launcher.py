@@ -1,5 +1,6 @@
 """What paceline's launchers share: compose and plan all cells, then run them some way."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ class CellLauncher(Launcher):
     ) -> None:
         self.config, self.hydra_context = config, hydra_context
 
+    @abstractmethod
     def way(self) -> Any:
         """How the cells are run: a controller.sweep.Way."""
-        raise NotImplementedError
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int

@@ -21,7 +21,6 @@ from paceline.controller.rules import elsewhere
 from paceline.controller.rules.submitted import detached
 from paceline.controller.session import EXIT_CONFIG, SESSION
 from paceline.controller.show import print_plan
-from paceline.controller.slurm.way import print_script
 from paceline.report.terminal import screen
 from paceline.types import ConfigError
 
@@ -39,6 +38,8 @@ class Hooks(Callback):
         if config.plan:
             print_plan([job], [])
             if elsewhere(job.config):
+                from paceline.controller.slurm.way import print_script
+
                 print_script(job, screen())
             raise SystemExit(0)
         _make(directory, "hydra.run.dir")

@@ -39,12 +39,12 @@ NOTHING: dict[str, Any] = {
 PLAIN = Ask(
     name="gpt-ddp-fp32-off-1a2b3c4d-r0",
     command="paceline -m hydra/launcher=slurm strategy=ddp,fsdp",
-    directory=Path("/work/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0"),
+    directory=Path("/data/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0"),
     nodes=(2, 2),
     ranks=2,
     workers=0,
     slurm=NOTHING,
-    python="/work/.venv/bin/python",
+    python="/data/.venv/bin/python",
 )
 FULL = replace(
     PLAIN,
@@ -68,7 +68,7 @@ FULL = replace(
         "max_requeues": 10,
     },
 )
-SPACES = replace(PLAIN, directory=Path("/work/my outputs/50%"), command="paceline tag='a\nb'")
+SPACES = replace(PLAIN, directory=Path("/data/my outputs/50%"), command="paceline tag='a\nb'")
 CASES = {
     "plain": script.job_text(PLAIN),
     "full": script.job_text(FULL),

@@ -141,8 +141,6 @@ def submit(
         "mode": mode,
         "command": SESSION.command,
         "submitted_at": now(),
-        "cluster": None,
-        "max_requeues": jobs[0].config["launch"]["slurm"]["max_requeues"],
         "collector": None,
         "jobs": known["jobs"],
     }

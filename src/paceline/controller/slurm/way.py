@@ -110,10 +110,11 @@ def run_single(job: Job, detach: bool, console: Console) -> float | Failed:
     check_outside()
     if finished(job.directory) is None:
         if job.name not in in_queue(job.directory):
-            try_out(one_each([job]))
+            scripts = one_each([job])
+            try_out(scripts)
             with claim(job.directory):
                 set_aside(job.directory)
-            numbers = submit(job.directory, "jobs", [job], one_each([job]), None)
+            numbers = submit(job.directory, "jobs", [job], scripts, None)
             _say_submitted(numbers, 1, job.directory, console)
         if detach:
             raise SystemExit(0)

@@ -13,7 +13,7 @@
 #SBATCH --time=1-12:00:00
 #SBATCH --exclusive
 #SBATCH --no-kill
-#SBATCH --output=/work/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0/slurm/%j.log
+#SBATCH --output=/data/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0/slurm/%j.log
 #SBATCH --open-mode=append
 #SBATCH --requeue
 #SBATCH --signal=USR2@300
@@ -24,7 +24,7 @@
 set -e -o pipefail
 trap '' USR2  # a word before the end of the time: for the ranks, which save and leave
 export PACELINE_SUBMITTED=1
-directory=/work/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0
+directory=/data/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0
 
 echo setup > "$directory/slurm/phase"
 module load cuda/12.4
@@ -32,7 +32,7 @@ source env.sh
 echo run > "$directory/slurm/phase"
 
 code=0
-apptainer exec --nv image.sif /work/.venv/bin/python -m paceline run "$directory" || code=$?
+apptainer exec --nv image.sif /data/.venv/bin/python -m paceline run "$directory" || code=$?
 
 # 75: preempted, all saved. Back to the queue; the same directory is gone on with
 if [ "$code" -eq 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 10 ]; then

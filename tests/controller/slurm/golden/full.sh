@@ -13,7 +13,7 @@
 #SBATCH --time=1-12:00:00
 #SBATCH --exclusive
 #SBATCH --no-kill
-#SBATCH --output=/work/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0/slurm/%j.log
+#SBATCH --output=/data/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0/slurm/%j.log
 #SBATCH --open-mode=append
 #SBATCH --requeue
 #SBATCH --signal=USR2@300
@@ -24,7 +24,7 @@
 set -e -o pipefail
 trap '' USR2  # a word before the end of the time: for the ranks, which save and leave
 export PACELINE_SUBMITTED=1
-directory=/work/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0
+directory=/data/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0
 
 echo setup > "$directory/slurm/phase"
 module load cuda/12.4
@@ -32,13 +32,13 @@ source env.sh
 echo run > "$directory/slurm/phase"
 
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-port=$(apptainer exec --nv image.sif /work/.venv/bin/python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
+port=$(apptainer exec --nv image.sif /data/.venv/bin/python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
 rm -f "$directory/slurm/exit_code"
 code=0
 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
   --cpus-per-task=40 --kill-on-bad-exit=0 --no-kill \
   bash -c 'trap "" USR2; exec "$@"' paceline \
-  apptainer exec --nv image.sif /work/.venv/bin/python -m paceline run "$directory" --meet "$head:$port" || code=$?
+  apptainer exec --nv image.sif /data/.venv/bin/python -m paceline run "$directory" --meet "$head:$port" || code=$?
 if [ -s "$directory/slurm/exit_code" ]; then
   code=$(cat "$directory/slurm/exit_code")  # of node 0; srun may have lost another
 fi

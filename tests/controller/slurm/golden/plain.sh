@@ -5,7 +5,7 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=2
-#SBATCH --output=/work/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0/slurm/%j.log
+#SBATCH --output=/data/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0/slurm/%j.log
 #SBATCH --open-mode=append
 #SBATCH --requeue
 #SBATCH --signal=USR2@120
@@ -13,19 +13,19 @@
 set -e -o pipefail
 trap '' USR2  # a word before the end of the time: for the ranks, which save and leave
 export PACELINE_SUBMITTED=1
-directory=/work/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0
+directory=/data/outputs/sweeps/s/gpt-ddp-fp32-off-1a2b3c4d-r0
 
 echo setup > "$directory/slurm/phase"
 echo run > "$directory/slurm/phase"
 
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-port=$(/work/.venv/bin/python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
+port=$(/data/.venv/bin/python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
 rm -f "$directory/slurm/exit_code"
 code=0
 srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
   --cpus-per-task=2 --kill-on-bad-exit=0 \
   bash -c 'trap "" USR2; exec "$@"' paceline \
-  /work/.venv/bin/python -m paceline run "$directory" --meet "$head:$port" || code=$?
+  /data/.venv/bin/python -m paceline run "$directory" --meet "$head:$port" || code=$?
 if [ -s "$directory/slurm/exit_code" ]; then
   code=$(cat "$directory/slurm/exit_code")  # of node 0; srun may have lost another
 fi
